@@ -1,0 +1,156 @@
+"""What can be learnt: the named streams, and any file, folder or Hugging Face dataset of sentences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
+from holdfast.data.readers import HUB, did_you_mean, digest, read_pairs, stream_from_files
+from holdfast.data.tasks import Scenario, Split, Stream, Task
+from holdfast.errors import HoldfastError
+
+__all__ = [
+    "STREAMS",
+    "ClassSummary",
+    "Split",
+    "Stream",
+    "StreamSource",
+    "Task",
+    "describe",
+    "digest",
+    "load_stream",
+    "read_pairs",
+    "stream_from_files",
+]
+
+Loader = Callable[[str | Path | None], Stream]
+
+
+@dataclass(frozen=True)
+class StreamSource:
+    """A stream by name: what it is, how to load it from a data directory, and its numbered task orders."""
+
+    name: str
+    scenario: Scenario
+    summary: str
+    load: Loader
+    orders: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """One line of a data table: how often a task has a label in each split, and sentences that carry it."""
+
+    task: str
+    label: str
+    train: int
+    valid: int
+    test: int
+    examples: tuple[str, ...]
+
+
+def load_stream(
+    name: str,
+    *,
+    order: str | None = None,
+    data_dir: str | Path | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+) -> Stream:
+    """A stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
+
+    `order` is the number of one of the stream's orders or task names separated by commas; None is order 1,
+    which is the tasks as they come unless the paper says otherwise. `data_dir` falls back on HOLDFAST_DATA.
+    """
+    if name in STREAMS:
+        source = STREAMS[name]
+        stream, orders = source.load(data_dir), source.orders
+    elif name.startswith(HUB) or Path(name).exists():
+        stream, orders = stream_from_files(name, text_column=text_column, label_column=label_column), {}
+    else:
+        raise HoldfastError(
+            f"unknown stream {name!r}{did_you_mean(name, STREAMS)}; the streams are {', '.join(STREAMS)},"
+            " or give the path of a file or folder, or hf:owner/name"
+        )
+    numbered = {str(number): names for number, names in orders.items()}
+    numbered.setdefault("1", tuple(task.name for task in stream))
+    chosen = order or "1"
+    return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
+
+
+def describe(stream: Stream, examples: int = 2) -> list[ClassSummary]:
+    """The stream as a table: a line per task and label, with its counts and its first training sentences."""
+    table = []
+    for task in stream:
+        train, valid, test = task.train.counts(), task.valid.counts(), task.test.counts()
+        for label in task.labels:
+            texts = dict.fromkeys(
+                text for text, own in zip(task.train.texts, task.train.labels, strict=True) if own == label
+            )
+            shown = tuple(texts)[:examples]
+            table.append(ClassSummary(task.name, label, train[label], valid[label], test[label], shown))
+    return table
+
+
+def _home(_: str | Path | None) -> Stream:
+    # Parsing templates needs hassil, which no other stream should have to import.
+    from holdfast.data.home import home
+
+    return home()
+
+
+def _home_domains(_: str | Path | None) -> Stream:
+    from holdfast.data.home import home_domains
+
+    return home_domains()
+
+
+def _in_data_dir(name: str, read: Callable[[Path], Stream]) -> Loader:
+    def load(data_dir: str | Path | None) -> Stream:
+        place = data_dir or os.environ.get("HOLDFAST_DATA")
+        if not place:
+            raise HoldfastError(
+                f"stream {name!r} needs a data directory: pass --data-dir, set HOLDFAST_DATA,"
+                f" or run `holdfast data get {name}`"
+            )
+        return read(Path(place))
+
+    return load
+
+
+STREAMS = {
+    source.name: source
+    for source in (
+        StreamSource("home", "class-incremental", "Home Assistant's intents, four tasks of five", _home),
+        StreamSource(
+            "home-domains",
+            "domain-incremental",
+            "turn on, turn off or ask, over light, fan and cover",
+            _home_domains,
+        ),
+        StreamSource(
+            "hwu64",
+            "class-incremental",
+            "HWU64 intents, five tasks of five, as in the paper",
+            _in_data_dir("hwu64", hwu64),
+            HWU64_ORDERS,
+        ),
+        StreamSource(
+            "annomi",
+            "domain-incremental",
+            "AnnoMI client talk (change, sustain, neutral) over six domains, as in the paper",
+            _in_data_dir("annomi", annomi),
+            ANNOMI_ORDERS,
+        ),
+        StreamSource(
+            "annomi-raw",
+            "domain-incremental",
+            "the same six domains from the public AnnoMI CSV",
+            _in_data_dir("annomi-raw", lambda data_dir: annomi_from_csv(data_dir / ANNOMI_CSV)),
+            ANNOMI_ORDERS,
+        ),
+    )
+}

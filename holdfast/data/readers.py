@@ -1,0 +1,291 @@
+"""Your own data: CSV, TSV, JSONL and Hugging Face datasets, read into a stream or one clear error."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from io import BufferedReader
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+from holdfast.data.tasks import Split, Stream, Task
+from holdfast.errors import HoldfastError
+
+HUB = "hf:"
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SUFFIXES = (*DELIMITERS, ".jsonl")
+SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
+# Generous for a sentence, yet an unclosed quote is caught before it has swallowed a large file.
+FIELD_LIMIT = 16 * 2**20
+
+
+class Row(NamedTuple):
+    """One sentence, its label and, where the data says so, the split it belongs to."""
+
+    text: str
+    label: str
+    split: str | None = None
+
+
+Rows = list[Row]
+Record = tuple[str, Mapping[str, Any]]  # the place, as an error names it, and the columns there
+
+
+def did_you_mean(word: str, known: Collection[str]) -> str:
+    """The end of an error about an unknown name: its nearest relative, or nothing."""
+    folded = {name.casefold(): name for name in known}
+    nearest = get_close_matches(word.casefold(), folded, n=1)
+    return f" (did you mean {folded[nearest[0]]!r}?)" if nearest else ""
+
+
+def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str = "label") -> Rows:
+    """Every row of a CSV, TSV or JSONL file, of a saved Hugging Face dataset, or of `hf:owner/name`.
+
+    A `split` column is optional; its values are train, valid (validation, dev) and test.
+    """
+    columns = (text_column, label_column)
+    if _is_hugging_face(path):
+        records = _hugging_face_records(str(path), columns)
+    else:
+        file = Path(path)
+        if not file.is_file():
+            raise HoldfastError(f"{file}: no such file; check the path")
+        if file.suffix not in SUFFIXES:
+            raise HoldfastError(
+                f"{file}: cannot read {file.suffix or 'this'} files; use {', '.join(SUFFIXES)}"
+            )
+        records = json_records(file, columns) if file.suffix == ".jsonl" else table_records(file, columns)
+    rows = [
+        Row(_cell(record, text_column, place), _cell(record, label_column, place), _split(record, place))
+        for place, record in records
+    ]
+    if not rows:
+        raise HoldfastError(f"{path}: no rows; it needs one row per sentence with {' and '.join(columns)}")
+    return rows
+
+
+def stream_from_files(
+    path: str | Path, *, text_column: str = "text", label_column: str = "label", seed: int = 0
+) -> Stream:
+    """A stream of the files in a folder, one task each in order of name, or of a single file or dataset.
+
+    A file with a `split` column is split by it, any other 70/10/20 by label and seed. Tasks that share one
+    label set are domain-incremental, others class-incremental.
+    """
+    sources = [path] if _is_hugging_face(path) or not Path(path).is_dir() else _files(Path(path))
+    tasks = tuple(
+        _task(source, read_pairs(source, text_column=text_column, label_column=label_column), seed)
+        for source in sources
+    )
+    shared = len(tasks) > 1 and len({task.labels for task in tasks}) == 1
+    return Stream(_name(path), tasks, "domain-incremental" if shared else "class-incremental")
+
+
+def digest(path: str | Path) -> str:
+    """The first 12 hex digits of the SHA-256 of the files behind a stream, their names and bytes."""
+    if _is_hugging_face(path):
+        files = [Path(file["filename"]) for _, part in _parts(str(path)) for file in part.cache_files]
+    else:
+        files = _files(Path(path)) if Path(path).is_dir() else [Path(path)]
+    total = hashlib.sha256()
+    for file in files:
+        with _open(file) as content:
+            part = hashlib.file_digest(content, "sha256").hexdigest()
+        total.update(f"{part}  {file.name}\n".encode())
+    return total.hexdigest()[:12]
+
+
+def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
+    """The rows of a CSV or TSV file, each with its line number, once it is known to have these columns."""
+    csv.field_size_limit(FIELD_LIMIT)
+    reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix], strict=True)
+    header: list[str] = []
+    while True:
+        place = f"{path}, line {reader.line_num + 1}"
+        try:
+            fields = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            raise HoldfastError(f"{place}: broken row ({error}); check its quotes") from error
+        if not fields:
+            continue
+        if not header:
+            header = fields
+            _require(columns, header, place)
+        elif len(fields) != len(header):
+            raise HoldfastError(
+                f"{place}: {len(fields)} fields where the header has {len(header)};"
+                " quote a field that holds the delimiter"
+            )
+        else:
+            yield place, dict(zip(header, fields, strict=True))
+    if not header:
+        raise HoldfastError(f"{path}: the file is empty; it needs a header line and one row per sentence")
+
+
+def json_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
+    """The objects of a JSONL file, each with its line number, once it is known to have these columns."""
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            reason = str(error).partition(":")[0]  # what follows counts lines within this one
+            raise HoldfastError(f"{place}: broken JSON ({reason}); put one object on each line") from error
+        if not isinstance(record, dict):
+            raise HoldfastError(f"{place}: not a JSON object; put one object on each line")
+        _require(columns, record, place)
+        yield place, record
+
+
+def _open(path: Path) -> BufferedReader:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise HoldfastError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+
+
+def _lines(path: Path) -> Iterator[str]:
+    offset = 0
+    with _open(path) as file:
+        for number, raw in enumerate(file, start=1):
+            try:
+                line = raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                at = offset + error.start
+                raise HoldfastError(
+                    f"{path}, line {number}: not UTF-8 at byte {at}; save the file as UTF-8"
+                ) from error
+            if "\0" in line:
+                raise HoldfastError(f"{path}, line {number}: a NUL byte; save the file as plain UTF-8 text")
+            offset += len(raw)
+            yield line.removeprefix("\ufeff") if number == 1 else line
+
+
+def _require(columns: Collection[str], present: Collection[str], place: str) -> None:
+    for column in columns:
+        if column not in present:
+            raise HoldfastError(
+                f"{place}: no column {column!r}{did_you_mean(column, present)}; the columns are"
+                f" {', '.join(present)}: choose with --text-column and --label-column"
+            )
+
+
+def _cell(record: Mapping[str, Any], column: str, place: str) -> str:
+    value = record[column]
+    if isinstance(value, list | dict):
+        raise HoldfastError(f"{place}: column {column!r} is not a plain value; make it text")
+    value = "" if value is None else str(value)
+    # A missing value leaves pandas, JSON and spreadsheets under any of these spellings.
+    if value.strip().casefold() in ("", "nan"):
+        raise HoldfastError(f"{place}: column {column!r} is empty or NaN; fill it in or delete the row")
+    return value
+
+
+def _split(record: Mapping[str, Any], place: str) -> str | None:
+    if "split" not in record:
+        return None
+    value = _cell(record, "split", place)
+    if value not in SPLITS:
+        raise HoldfastError(f"{place}: unknown split {value!r}; use {', '.join(SPLITS)}")
+    return SPLITS[value]
+
+
+def _is_hugging_face(path: str | Path) -> bool:
+    marks = ("dataset_dict.json", "dataset_info.json", "state.json")
+    return str(path).startswith(HUB) or any((Path(path) / mark).is_file() for mark in marks)
+
+
+def _hugging_face_records(path: str, columns: Collection[str]) -> Iterator[Record]:
+    parts = _parts(path)
+    for split, part in parts:
+        place = f"{path}, split {split!r}" if split else path
+        _require(columns, part.column_names, place)
+        names = {column: getattr(part.features[column], "names", None) for column in columns}
+        for number, row in enumerate(part, start=1):
+            record = {column: _class_name(row[column], names[column]) for column in columns}
+            if len(parts) > 1:
+                record["split"] = split
+            elif "split" in row:
+                record["split"] = row["split"]
+            yield f"{place}, row {number}", record
+
+
+def _class_name(value: Any, names: list[str] | None) -> Any:
+    if names is None or value is None:
+        return value
+    return names[value] if value >= 0 else None  # -1 is how the hub marks a sentence without a label
+
+
+def _parts(path: str) -> list[tuple[str, Any]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise HoldfastError(
+            f"{path}: Hugging Face datasets need an extra: pip install 'holdfast[datasets]'"
+        ) from error
+    hub_id = path.removeprefix(HUB)
+    try:
+        loaded = datasets.load_from_disk(path) if hub_id == path else datasets.load_dataset(hub_id)
+    except Exception as error:  # the hub client raises its own kinds, which change with its version
+        reason = " ".join(str(error).split())
+        raise HoldfastError(f"{path}: cannot be loaded ({reason}); check the name and the network") from error
+    return list(loaded.items()) if isinstance(loaded, dict) else [("", loaded)]
+
+
+def _files(folder: Path) -> list[Path]:
+    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    if not files:
+        raise HoldfastError(f"{folder}: no {', '.join(SUFFIXES)} files; put one file per task there")
+    return files
+
+
+def _name(path: str | Path) -> str:
+    return str(path).rpartition("/")[2] if str(path).startswith(HUB) else Path(path).resolve().stem
+
+
+def _task(path: str | Path, rows: Rows, seed: int) -> Task:
+    if rows[0].split is None:
+        parts = _stratified(path, rows, seed)
+    else:
+        parts = {split: [row for row in rows if row.split == split] for split in ("train", "valid", "test")}
+    for split, part in parts.items():
+        if not part:
+            raise HoldfastError(
+                f"{path}: no {split!r} rows in the split column; mark some rows {split!r}, or drop the column"
+            )
+        if unseen := {row.label for row in part} - {row.label for row in parts["train"]}:
+            raise HoldfastError(
+                f"{path}: label {min(unseen)!r} is in the {split!r} rows but never in 'train';"
+                " add it to 'train'"
+            )
+    return Task(_name(path), **{split: Split.of([row[:2] for row in part]) for split, part in parts.items()})
+
+
+def _stratified(path: str | Path, rows: Rows, seed: int) -> dict[str, Rows]:
+    by_label: defaultdict[str, Rows] = defaultdict(list)
+    for row in rows:
+        by_label[row.label].append(row)
+    parts: dict[str, Rows] = {"train": [], "valid": [], "test": []}
+    for label, members in by_label.items():
+        if len(members) < 3:
+            raise HoldfastError(
+                f"{path}: label {label!r} has {len(members)} of the 3 examples a split needs;"
+                " add examples or delete the label"
+            )
+        # Seeded by label too, so that adding a label leaves the split of the others alone.
+        Random(f"{seed}/{label}").shuffle(members)
+        valid = max(1, round(0.1 * len(members)))
+        test = valid + max(1, round(0.2 * len(members)))
+        parts["valid"] += members[:valid]
+        parts["test"] += members[valid:test]
+        parts["train"] += members[test:]
+    return parts

@@ -1,0 +1,109 @@
+"""Task and Stream: what is learnt, in which order, and in which scenario."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from holdfast.errors import HoldfastError
+
+Scenario = Literal["class-incremental", "domain-incremental", "joint"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Sentences and their gold labels, side by side."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.texts) != len(self.labels):
+            raise ValueError(f"{len(self.texts)} texts but {len(self.labels)} labels")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def counts(self) -> Counter[str]:
+        """How many sentences each label has."""
+        return Counter(self.labels)
+
+    def capped(self, per_class: int | None) -> Split:
+        """The first `per_class` sentences of each label, in their order."""
+        if per_class is None:
+            return self
+        taken: Counter[str] = Counter()
+        kept = []
+        for text, label in zip(self.texts, self.labels, strict=True):
+            if taken[label] < per_class:
+                taken[label] += 1
+                kept.append((text, label))
+        return Split.of(kept)
+
+    @staticmethod
+    def of(pairs: Sequence[tuple[str, str]]) -> Split:
+        """A split from (text, label) pairs."""
+        return Split(tuple(text for text, _ in pairs), tuple(label for _, label in pairs))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One lesson. Labels are strings, and the string is the identity: never an integer offset."""
+
+    name: str
+    train: Split
+    valid: Split
+    test: Split
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels this task teaches, sorted."""
+        return tuple(sorted(set(self.train.labels)))
+
+    def capped(self, *, train: int | None, valid: int | None) -> Task:
+        """The task with at most so many training and validation sentences per class; test is whole."""
+        return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Tasks in the order they arrive, and the scenario they make."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    scenario: Scenario
+
+    def __post_init__(self) -> None:
+        if self.scenario not in get_args(Scenario):
+            raise ValueError(f"unknown scenario {self.scenario!r}")
+        if not self.tasks:
+            raise HoldfastError(f"stream {self.name!r} has no tasks")
+        names = [task.name for task in self.tasks]
+        if twice := [name for name, n in Counter(names).items() if n > 1]:
+            raise HoldfastError(f"stream {self.name!r} has two tasks called {twice[0]!r}")
+
+    def __iter__(self) -> Iterator[Task]:
+        return iter(self.tasks)
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Every label of the stream, in the order it is first taught."""
+        return tuple(dict.fromkeys(label for task in self.tasks for label in task.labels))
+
+    def ordered(self, names: Sequence[str]) -> Stream:
+        """The same stream with these of its tasks, in this order."""
+        known = {task.name: task for task in self.tasks}
+        if unknown := [name for name in names if name not in known]:
+            raise HoldfastError(
+                f"stream {self.name!r} has no task {unknown[0]!r}; its tasks are {', '.join(known)}"
+            )
+        return replace(self, tasks=tuple(known[name] for name in names))
+
+    def capped(self, *, train: int | None, valid: int | None) -> Stream:
+        """The stream with every task capped (see `Task.capped`)."""
+        return replace(self, tasks=tuple(task.capped(train=train, valid=valid) for task in self.tasks))

@@ -1,0 +1,68 @@
+"""The paper in its own order and symbols: one small pure function per equation.
+
+Suresh, Nkisi-Orji, Wiratunga: "Relative Parameter Importance in Task-Agnostic Replay-Free Continual
+Learning". Equation 1, the importance itself, needs a model and is in `importance.py`; equation 2 is the
+task loss, in `losses.py`. No function here changes an argument.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+Strategy = Literal["balance", "cf", "kt"]
+Pooling = Literal["mean", "max"]
+
+TAU_FLOOR = 0.05  # keeps the lower bound 1/tau finite where the past needs (almost) nothing of a tensor
+
+
+def quadratic_penalty(params: Params, anchor: Params, weights: Params, lam: float) -> Tensor:
+    """Equation 3, second term: (λ/2) Σ_j α'_j (θ_{k-1,j} - θ_j)²."""
+    drift = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
+    terms = torch._foreach_mul(torch._foreach_mul(drift, drift), [weights[name] for name in params])
+    return lam / 2 * torch.stack([term.sum() for term in terms]).sum()
+
+
+def relative_importance(alpha_past: Tensor, alpha_ahead: Tensor, eps: float = 1e-10) -> Tensor:
+    """Equation 4: ρ = α_{k-1} / (α_{k-1} + α_la + ε), in [0, 1). The ε makes 0/0 a 0: nobody needs it."""
+    return alpha_past / (alpha_past + alpha_ahead + eps)
+
+
+def cutoff(rho: Tensor, fraction: float = 0.8) -> float:
+    """The cut-off τ between high and low relative importance: a fraction of this tensor's mean."""
+    return fraction * float(rho.mean()) if rho.numel() else 0.0
+
+
+def modulate(
+    alpha_past: Tensor, rho: Tensor, tau: float, up: float, down: float, strategy: Strategy = "balance"
+) -> Tensor:
+    """Equation 5: α' holds fast (λ_up) where ρ > τ and lets go (λ_down) elsewhere.
+
+    `balance` is the paper's CF-KT balance; `cf` (CF focus) and `kt` (KT focus) change one side only and
+    leave α_{k-1} on the other.
+    """
+    if strategy not in ("balance", "cf", "kt"):
+        raise ValueError(f"unknown strategy {strategy!r}: use balance, cf or kt")
+    high = alpha_past if strategy == "kt" else up * rho * alpha_past
+    low = alpha_past if strategy == "cf" else down * rho * alpha_past
+    return torch.where(rho > tau, high, low)
+
+
+def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
+    """Bounds of λ_up: at least 1/τ, so that λ_up ρ > 1 above the cut-off; at most λ_max/λ."""
+    lowest = 1 / max(tau, TAU_FLOOR)
+    return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
+
+
+def pool(alpha_past: Params, alpha_new: Params, tasks_seen: int, how: Pooling = "mean") -> Params:
+    """α_k: the running mean (or maximum) of the importances of all tasks, `tasks_seen` already pooled."""
+    if how not in ("mean", "max"):
+        raise ValueError(f"unknown pooling {how!r}: use mean or max")
+    if how == "max":
+        return {name: torch.maximum(past, alpha_new[name]) for name, past in alpha_past.items()}
+    return {
+        name: (tasks_seen * past + alpha_new[name]) / (tasks_seen + 1) for name, past in alpha_past.items()
+    }

@@ -1,0 +1,76 @@
+"""The trained linear head, one row per label string."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.equations import Params
+
+Visible = Literal["seen", "all"]
+
+
+class LinearHead(nn.Module):
+    """A linear layer whose rows are keyed by label and appear with it.
+
+    A row's first values depend on (seed, label) alone, so they do not depend on the order of tasks or on
+    what was learnt before. `visible` says which rows importance and prediction look at: those of labels
+    taught so far, or all of them (with a preallocated head, as in the paper's released code).
+    """
+
+    def __init__(self, width: int, *, seed: int = 0, visible: Visible = "seen") -> None:
+        super().__init__()
+        self.linear = _linear(torch.empty(0, width), torch.empty(0))
+        self.labels: list[str] = []
+        self.seen: list[str] = []
+        self.seed = seed
+        self.visible = visible
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Raw logits, one column per row of the head."""
+        logits: Tensor = self.linear(features)
+        return logits
+
+    def add(self, labels: Sequence[str]) -> Params:
+        """Create rows for labels that have none; gives their initial values, by parameter name."""
+        new = [label for label in labels if label not in self.labels]
+        if not new:
+            return {}
+        weight, bias = self.linear.weight.detach(), self.linear.bias.detach()
+        rows = torch.stack([self._row(label) for label in new]).to(weight)
+        added = {"linear.weight": rows[:, :-1].contiguous(), "linear.bias": rows[:, -1].contiguous()}
+        self.linear = _linear(
+            torch.cat([weight, added["linear.weight"]]), torch.cat([bias, added["linear.bias"]])
+        )
+        self.labels += new
+        return added
+
+    def teach(self, labels: Sequence[str]) -> None:
+        """Mark labels as seen."""
+        self.seen += [label for label in labels if label not in self.seen]
+
+    def visible_rows(self) -> list[int]:
+        """The rows that importance and prediction look at."""
+        if self.visible == "all":
+            return list(range(len(self.labels)))
+        return [row for row, label in enumerate(self.labels) if label in self.seen]
+
+    def _row(self, label: str) -> Tensor:
+        """Weights and bias of a new row: uniform within 1/sqrt(width), as torch starts a linear layer."""
+        key = hashlib.sha256(f"{self.seed}\0{label}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
+        bound = 1 / math.sqrt(self.linear.in_features)
+        return (2 * torch.rand(self.linear.in_features + 1, generator=generator) - 1) * bound
+
+
+def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    """A linear layer made of these values (torch's constructor would draw its own, and warn at no rows)."""
+    linear = nn.Linear(weight.shape[1], 1, device="meta")
+    linear.out_features = weight.shape[0]
+    linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)
+    return linear

@@ -1,0 +1,177 @@
+"""How much the model's answers depend on each weight: equation 1 of the paper.
+
+`mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017) are
+means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over
+its tokens first. One backward pass per batch is enough for all samples of it, because for the layers that
+transformers train a sample's gradient is a product of what the layer saw and what came back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast import distributed
+from holdfast.data.batches import Batch, Examples
+from holdfast.losses import IGNORED
+from holdfast.models.classifier import Classifier, Output
+from holdfast.params import Params, trainable
+
+Convention = Literal["per-sample", "lacl"]
+Score = Callable[[Output, Batch], Tensor]  # one number per sample, to be back-propagated
+LACL_CHUNK = 20
+
+
+def mas(
+    model: Classifier, data: Examples, *, convention: Convention = "per-sample", batch_size: int = 32
+) -> Params:
+    """α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j| over the logits of visible labels; labels are not used.
+
+    `convention="lacl"` is the estimator of the paper's released code: the absolute value of sums over chunks
+    of 20 in stored order, times 20/n, in training mode. It serves comparison only: chunks let opposite signs
+    cancel and dropout adds noise.
+    """
+    rows = model.head.visible_rows()
+
+    def squared_norm(output: Output, batch: Batch) -> Tensor:
+        return output.logits[:, rows].square().sum(1)
+
+    if convention == "lacl":
+        return _lacl(model, data, squared_norm)
+    return _mean_over_samples(model, data, squared_norm, torch.abs, batch_size)
+
+
+def fisher(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:
+    """F_j = (1/n) Σ_i (∂ log p(y_i|x_i) / ∂θ_j)², with the true labels, over visible labels."""
+    rows = model.head.visible_rows()
+    column = torch.full((len(model.head.labels),), -1)
+    column[rows] = torch.arange(len(rows))
+
+    def log_likelihood(output: Output, batch: Batch) -> Tensor:
+        log_p = output.logits[:, rows].log_softmax(1)
+        return log_p.gather(1, column.to(log_p.device)[batch.labels].unsqueeze(1)).squeeze(1)
+
+    return _mean_over_samples(model, data, log_likelihood, torch.square, batch_size)
+
+
+def _mean_over_samples(
+    model: Classifier, data: Examples, score: Score, magnitude: Callable[[Tensor], Tensor], batch_size: int
+) -> Params:
+    """The mean over samples of a magnitude of each sample's gradient, summed over processes."""
+    weights = trainable(model)
+    sums = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
+    owners = _owners(model, weights)
+    others = {name: w for name, w in weights.items() if name not in owners}
+    with _eval_mode(model), _recorded(owners) as record:
+        for batch in data.batches(batch_size):
+            if (batch.labels == IGNORED).all():
+                continue
+            batch = batch.to(next(iter(weights.values())).device)
+            record.clear()
+            scores = score(model(batch), batch)
+            for name, gradients in _per_sample(scores.sum(), record, owners):
+                sums[name] += magnitude(gradients).sum(0)
+            for sample in batch.singles() if others else ():
+                found = torch.autograd.grad(
+                    score(model(sample), sample).sum(), list(others.values()), allow_unused=True
+                )
+                for name, gradient in zip(others, found, strict=True):
+                    if gradient is not None:
+                        sums[name] += magnitude(gradient)
+    return {name: (distributed.total(sums[name]) / len(data)).to(w.dtype) for name, w in weights.items()}
+
+
+def _lacl(model: Classifier, data: Examples, score: Score) -> Params:
+    weights = trainable(model)
+    sums = {name: torch.zeros_like(w) for name, w in weights.items()}
+    was_training = model.training
+    model.train()
+    for start in range(0, len(data), LACL_CHUNK):
+        batch = data.collate(range(start, min(start + LACL_CHUNK, len(data))))
+        batch = batch.to(next(iter(weights.values())).device)
+        found = torch.autograd.grad(
+            score(model(batch), batch).sum(), list(weights.values()), allow_unused=True
+        )
+        for name, gradient in zip(weights, found, strict=True):
+            if gradient is not None:
+                sums[name] += gradient.abs() * LACL_CHUNK / len(data)
+    model.train(was_training)
+    return sums
+
+
+# ---- per-sample gradients from one backward pass -----------------------------------------------------
+
+Owner = tuple[nn.Module, str]  # a parameter's module and its name in it
+Record = dict[nn.Module, list[tuple[Tensor, Tensor]]]  # each call of a layer: its input and its output
+
+
+def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Owner]:
+    """The weights whose per-sample gradient has a closed form, each with the layer it belongs to."""
+    found: dict[str, Owner] = {}
+    holders: dict[int, int] = {}
+    for module in model.modules():
+        for weight in module.parameters(recurse=False):
+            holders[id(weight)] = holders.get(id(weight), 0) + 1
+    for prefix, module in model.named_modules():
+        if type(module) in (nn.Linear, nn.LayerNorm):
+            for name, weight in module.named_parameters(recurse=False):
+                full = f"{prefix}.{name}" if prefix else name
+                # A weight shared by two modules has one gradient but two owners: leave it to the slow way.
+                if full in weights and holders[id(weight)] == 1:
+                    found[full] = (module, name)
+    return found
+
+
+@contextmanager
+def _recorded(owners: dict[str, Owner]) -> Iterator[Record]:
+    """Note what every owning layer is given and what it answers."""
+    record: Record = {}
+
+    def watch(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        record.setdefault(module, []).append((inputs[0].detach(), output))
+
+    handles = [module.register_forward_hook(watch) for module in {owner for owner, _ in owners.values()}]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _per_sample(total: Tensor, record: Record, owners: dict[str, Owner]) -> Iterator[tuple[str, Tensor]]:
+    """Each owned weight's gradient, one per sample: all calls and all tokens of a sample added up."""
+    calls = [(module, x, output) for module, seen in record.items() for x, output in seen]
+    # Only the layers' outputs are asked for: the batch's own weight gradients are never computed.
+    gradients = torch.autograd.grad(total, [output for *_, output in calls], allow_unused=True)
+    answered: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
+    for (module, x, _), g in zip(calls, gradients, strict=True):
+        if g is not None:
+            answered.setdefault(module, []).append((x, g))
+    for name, (module, kind) in owners.items():
+        if module in answered:
+            yield name, torch.stack([_closed_form(module, kind, *call) for call in answered[module]]).sum(0)
+
+
+def _closed_form(module: nn.Module, kind: str, x: Tensor, g: Tensor) -> Tensor:
+    """G_n = Σ_t g_nt x_nt^T for a Linear, Σ_t g_nt x̂_nt for a LayerNorm, Σ_t g_nt for either's bias."""
+    x, g = x.reshape(len(x), -1, x.shape[-1]), g.reshape(len(g), -1, g.shape[-1])
+    if kind == "bias":
+        return g.sum(1)
+    if isinstance(module, nn.Linear):
+        return g.transpose(1, 2) @ x
+    assert isinstance(module, nn.LayerNorm)
+    return (g * nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)).sum(1)
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

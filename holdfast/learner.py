@@ -1,0 +1,357 @@
+"""Learner: a model, a method and a workspace; learns one task after another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+
+from holdfast import params as P
+from holdfast.data.batches import Examples
+from holdfast.data.tasks import Scenario, Split, Task
+from holdfast.errors import HoldfastError
+from holdfast.fit import fit
+from holdfast.losses import objective
+from holdfast.method import Method
+from holdfast.metrics import macro_f1
+from holdfast.models.classifier import Classifier
+from holdfast.params import Params
+from holdfast.passes import Passes, added
+from holdfast.progress import Progress
+from holdfast.search import Choice, Decision
+from holdfast.settings import Settings, to_json
+from holdfast.store import read_meta, read_tensors, write_tensors
+
+
+@dataclass
+class Trial:
+    """One finished training. Its weights wait on disk until somebody wants them."""
+
+    path: Path
+    choice: Choice
+    score: float
+    fit: dict[str, Any]
+    state: dict[str, Any]
+    passes: Passes
+    borrowed: dict[str, Passes]
+    """Work done once per task that this training relied on, such as the look-ahead."""
+
+    @property
+    def params(self) -> Params:
+        """The weights it ended with."""
+        return read_tensors(self.path)[0]["weights"]
+
+    def summary(self) -> dict[str, Any]:
+        """What the record keeps of it."""
+        return {"choice": self.choice, "score": self.score, **self.fit}
+
+
+@dataclass
+class Lesson:
+    """What learning one task came to."""
+
+    task: str
+    decision: Decision
+    trials: list[Trial]
+    chosen_passes: Passes
+    all_passes: Passes
+
+
+@dataclass
+class Learner:
+    """Teaches a model one task after another, keeping the method's state and nothing else."""
+
+    model: Classifier
+    method: Method
+    scenario: Scenario = "class-incremental"
+    settings: Settings = field(default_factory=Settings)
+    seed: int = 0
+    fixed: frozenset[str] = frozenset()
+    """Hyper-parameters the user has set: the search leaves them alone."""
+    workspace: Path | None = None
+    """Where trials wait, so that a killed run resumes; by default a directory that goes with the process."""
+    progress: Progress = field(default_factory=Progress)
+    accelerator: Accelerator = field(default_factory=Accelerator)
+    tasks_seen: int = 0
+
+    def __post_init__(self) -> None:
+        self.model.to(self.accelerator.device)
+        self._begin_anew()
+
+    # ---- learning ---------------------------------------------------------------------------------
+
+    def learn(self, task: Task) -> Lesson:
+        """Search, adopt the chosen training, consolidate."""
+        self.begin(task)
+        decision = self._drive(task)
+        self._adopt(decision.trial)
+        with self._counting() as consolidation:
+            self.method.after_task(self, task)
+        chosen = added(decision.trial.passes, *decision.trial.borrowed.values(), consolidation)
+        every = added(*(trial.passes for trial in self._trials.values()), *self._once_passes(), consolidation)
+        lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, every)
+        self.tasks_seen += 1
+        self._begin_anew()
+        return lesson
+
+    def begin(self, task: Task) -> None:
+        """Check a task and make room for its labels, once, before any trial."""
+        if len(task.labels) < 2:
+            raise HoldfastError(
+                f"task {task.name!r} has one label ({task.labels[0]!r}); training by gradient needs two or more"
+            )
+        if not len(task.valid):
+            raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
+        head = self.model.head
+        rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
+        head.teach(task.labels)
+        if unknown := sorted(set(task.valid.labels) - set(head.seen)):
+            raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
+        if rows:
+            self.method.grow(rows)
+        self.model.to(self.accelerator.device)
+        self._task = task
+        self._start = (P.snapshot(self.model), self.method.state_dict())
+        self.progress.task(self.tasks_seen + 1, task.name)
+
+    def look_ahead(self, task: Task) -> Params:
+        """Where the task alone would take the weights: a throw-away training with the task loss only."""
+        off: Choice = {"lr": self.method.lr} | {name: 0.0 for name in self.method.strengths}
+        trial = self.trial(task, off)
+        self._borrow("look-ahead", trial.passes)
+        return trial.params
+
+    def once(self, what: str, compute: Callable[[], Params]) -> Params:
+        """Work that trials of one learning rate share: done at the first call, forgotten when the task ends."""
+        key = (what, self.method.lr)
+        if key not in self._shared:
+            with self._borrowing() as borrowed, self._counting() as passes:
+                value = compute()
+                self._borrow(what, passes)
+            self._shared[key] = (value, borrowed)
+        value, borrowed = self._shared[key]
+        self._borrowed |= borrowed
+        return value
+
+    def trial(self, task: Task, choice: Choice) -> Trial:
+        """Train with these hyper-parameters from the task's start, and put everything back."""
+        key = json.dumps(to_json(choice), sort_keys=True)
+        if key not in self._trials:
+            path = self._directory / f"{self.tasks_seen + 1:03d}-{_digest(key)}.trial"
+            self.progress.trial(len(self._trials) + 1, describe(choice))
+            reused = path.exists()
+            if not reused:
+                self._train(task, choice, path)
+            meta = read_meta(path)
+            self._trials[key] = Trial(path, choice, **meta)
+            self.progress.scored(self._trials[key].score, reused)
+        return self._trials[key]
+
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates to try: the grid, or the one the user fixed."""
+        return (self.method.lr,) if "lr" in self.fixed else self.settings.rates
+
+    def _drive(self, task: Task) -> Decision:
+        plan = self.method.search(self, task)
+        answer = None
+        while True:
+            try:
+                choice = plan.send(answer)  # type: ignore[arg-type]
+            except StopIteration as end:
+                decision: Decision = end.value
+                return decision
+            answer = self.trial(task, choice)
+
+    def _train(self, task: Task, choice: Choice, path: Path) -> None:
+        with self.method.trying(choice), self._borrowing() as borrowed, self._counting() as passes:
+            self._put_back()
+            self.method.before_task(self, task)
+            result = fit(
+                self.model,
+                self.method,
+                self.train,
+                self.valid,
+                self.settings,
+                seed=self.task_seed,
+                accelerator=self.accelerator,
+                deployed=lambda: self.method.deployed(self, task),
+                on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
+            )
+            self.count("train", forward=result.batches, backward=result.batches)
+            tensors, numbers = split_state(self.method.state_dict())
+            meta = {
+                "score": self.score(task.valid),
+                "fit": {
+                    "epochs": result.epochs,
+                    "best_epoch": result.best_epoch,
+                    "valid_loss": result.valid_loss,
+                    "diverged": result.diverged,
+                },
+                "state": numbers,
+                "passes": passes,
+                "borrowed": borrowed,
+            }
+        if self.accelerator.is_main_process:
+            write_tensors(path, {"weights": P.snapshot(self.model), **tensors}, to_json(meta))
+        self.accelerator.wait_for_everyone()
+        self._put_back()
+
+    def _adopt(self, trial: Trial) -> None:
+        """Make a trial the model: its weights, the state it ended with, its hyper-parameters."""
+        tensors, meta = read_tensors(trial.path)
+        P.restore(self.model, tensors.pop("weights"))
+        self.method.load_state_dict(tensors | meta["state"])
+        self.method.set(**trial.choice)
+
+    def _put_back(self) -> None:
+        params, state = self._start
+        P.restore(self.model, params)
+        self.method.load_state_dict(state)
+
+    # ---- the task at hand, encoded once -----------------------------------------------------------------
+
+    @property
+    def train(self) -> Examples:
+        """The current task's training sentences."""
+        return self._encoded("train")
+
+    @property
+    def valid(self) -> Examples:
+        """The current task's validation sentences."""
+        return self._encoded("valid")
+
+    @property
+    def task_seed(self) -> int:
+        """Randomness is keyed by (seed, task): every phase and trial sees the same batches and dropout."""
+        return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
+
+    def _encoded(self, part: Any) -> Examples:
+        if part not in self._examples:
+            head = self.model.head
+            loss = objective(
+                self.scenario,
+                self._task,
+                part,
+                rows=head.labels,
+                seen=head.seen,
+                class_weights=self.settings.class_weights,
+            )
+            self._examples[part] = self.model.encode(getattr(self._task, part), loss)
+        return self._examples[part]
+
+    # ---- predicting -------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> list[str]:
+        """The labels a prediction may have."""
+        return [self.model.head.labels[row] for row in self.model.head.visible_rows()]
+
+    def predict(self, texts: Sequence[str]) -> list[str]:
+        """The label of each text: argmax of raw logits. Nobody says which task it is from."""
+        classes = self.classes_
+        rows = self.model.head.visible_rows()
+        return [classes[i] for i in self.model.logits(texts)[:, rows].argmax(1).tolist()]
+
+    def score(self, split: Split) -> float:
+        """Macro-F1 on a split."""
+        return macro_f1(split.labels, self.predict(split.texts))
+
+    # ---- state ------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
+        """Everything that survives: weights, the method's state, labels, hyper-parameters."""
+        tensors, numbers = split_state(self.method.state_dict())
+        meta = {
+            "labels": self.model.head.labels,
+            "seen": self.model.head.seen,
+            "tasks_seen": self.tasks_seen,
+            "hparams": self.method.hparams(),
+            "numbers": numbers,
+        }
+        return {"weights": P.snapshot(self.model), **tensors}, meta
+
+    def load_state(self, tensors: dict[str, Params], meta: dict[str, Any]) -> None:
+        """Put back what `state` gave."""
+        self.model.head.add(meta["labels"])
+        self.model.head.teach(meta["seen"])
+        self.model.to(self.accelerator.device)
+        device = self.accelerator.device
+        moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
+        P.restore(self.model, moved.pop("weights"))
+        self.method.set(**meta["hparams"])
+        self.method.load_state_dict(moved | meta["numbers"])
+        self.tasks_seen = meta["tasks_seen"]
+
+    # ---- housekeeping -----------------------------------------------------------------------------------
+
+    def count(self, phase: str, *, forward: int, backward: int) -> None:
+        """Note passes over the data, in batches."""
+        mine = self._passes[-1].setdefault(phase, {"forward": 0, "backward": 0})
+        mine["forward"] += forward
+        mine["backward"] += backward
+
+    @contextmanager
+    def _counting(self) -> Iterator[Passes]:
+        self._passes.append({})
+        try:
+            yield self._passes[-1]
+        finally:
+            self._passes.pop()
+
+    @contextmanager
+    def _borrowing(self) -> Iterator[dict[str, Passes]]:
+        outer, self._borrowed = self._borrowed, {}
+        try:
+            yield self._borrowed
+        finally:
+            self._borrowed = outer
+
+    def _borrow(self, what: str, passes: Passes) -> None:
+        self._borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}
+
+    def _once_passes(self) -> list[Passes]:
+        """Shared work of every trial, each piece once; a look-ahead is a trial and counted as one."""
+        pieces = {what: p for trial in self._trials.values() for what, p in trial.borrowed.items()}
+        pieces |= self._borrowed
+        return [passes for what, passes in pieces.items() if what != "look-ahead"]
+
+    def _begin_anew(self) -> None:
+        """Forget the task: its sentences, its trials, what they shared."""
+        self._trials: dict[str, Trial] = {}
+        self._examples: dict[str, Examples] = {}
+        self._shared: dict[tuple[str, float], tuple[Params, dict[str, Passes]]] = {}
+        self._borrowed: dict[str, Passes] = {}
+        self._passes: list[Passes] = [{}]
+
+    @cached_property
+    def _directory(self) -> Path:
+        if self.workspace is not None:
+            self.workspace.mkdir(parents=True, exist_ok=True)
+            return self.workspace
+        self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
+        return Path(self._temporary.name)
+
+
+def split_state(state: dict[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:
+    """A method's state as groups of tensors and as numbers."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, dict)}
+    return tensors, {name: value for name, value in state.items() if name not in tensors}
+
+
+def describe(choice: Choice) -> str:
+    """Hyper-parameters as a person reads them."""
+    return "  ".join(f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+

@@ -1,0 +1,122 @@
+"""Method: six hooks around one loop, each with a default that does nothing.
+
+The base class *is* sequential fine-tuning (SEQ), so a penalty of strength zero has a free oracle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from holdfast import params as P
+from holdfast import search
+from holdfast.params import Params
+from holdfast.settings import fields_of, from_json, setting, to_json
+
+if TYPE_CHECKING:
+    from holdfast.data.batches import Batch
+    from holdfast.data.tasks import Stream, Task
+    from holdfast.learner import Learner
+    from holdfast.search import Choice, Decision, Trial
+
+Kind = Literal["weights", "zeros", "number"]  # how a piece of state grows with new head rows
+
+
+@dataclass
+class Method:
+    """Sequential fine-tuning: train on each task as it comes, hold on to nothing."""
+
+    paper: ClassVar[str] = "the lower baseline of every continual-learning paper"
+    state: ClassVar[dict[str, Kind]] = {}
+    """What survives a task, and nothing else does."""
+    strengths: ClassVar[tuple[str, ...]] = ()
+    """The hyper-parameters that, all at zero, switch the method off."""
+    reduces_to_seq: ClassVar[bool | str] = True
+    """With its strengths at zero it equals SEQ bit for bit; or the reason why not."""
+
+    lr: float = setting(3e-4, "learning rate")
+
+    # ---- the six hooks ----------------------------------------------------------------------------
+
+    def curriculum(self, stream: Stream) -> Stream:
+        """Which data, in which order."""
+        return stream
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """Prepare a training of this task: called for every trial, from the same start."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The terms of the loss, summed and logged by name; "task" is the task loss."""
+        return {"task": model(batch).loss}
+
+    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
+        """Who takes the step; projections and proximal steps are torch's own step hooks on it."""
+        return AdamW(params.values(), lr=self.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
+
+    def deployed(self, learner: Learner, task: Task) -> Params:
+        """The weights that would be shipped now: early stopping judges these. Changes nothing."""
+        return P.snapshot(learner.model)
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """Consolidate what the next task must know."""
+
+    # ---- the search, beside the hooks -------------------------------------------------------------
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Yield hyper-parameters, receive the trial, return the decision: here, the best learning rate."""
+        best = yield from search.best_rate(learner.rates(), {strength: 0.0 for strength in self.strengths})
+        return search.Decision(best)
+
+    # ---- hyper-parameters and state, as data --------------------------------------------------------
+
+    @classmethod
+    def hyper_parameters(cls) -> dict[str, dataclasses.Field[Any]]:
+        """The fields a user or a search may set."""
+        return fields_of(cls)
+
+    def hparams(self) -> dict[str, Any]:
+        """Their values now, as JSON."""
+        return {name: to_json(getattr(self, name)) for name in self.hyper_parameters()}
+
+    def set(self, **values: Any) -> None:
+        """Set hyper-parameters, from Python values or from JSON."""
+        for name, value in from_json(type(self), values).items():
+            setattr(self, name, value)
+
+    @contextmanager
+    def trying(self, choice: Choice) -> Iterator[None]:
+        """Run the block with other hyper-parameters, then put these back."""
+        own = {name: getattr(self, name) for name in choice}
+        self.set(**choice)
+        try:
+            yield
+        finally:
+            self.set(**own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Exactly the state that survives a task. Tensors in it are copies."""
+        return {name: _copied(getattr(self, name)) for name in self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put back what `state_dict` gave."""
+        for name in self.state:
+            setattr(self, name, _copied(state[name]))
+
+    def grow(self, rows: Params) -> None:
+        """New head rows appeared: every Params of the state grows with them."""
+        for name, kind in self.state.items():
+            if kind != "number":
+                setattr(self, name, P.grow(getattr(self, name), rows, zero=kind == "zeros"))
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return {name: tensor.clone() for name, tensor in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,101 @@
+"""Look-Ahead continual learning with relative parameter importance: the paper's method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast import params as P
+from holdfast import search
+from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.methods.quadratic import Quadratic
+from holdfast.params import Params
+from holdfast.search import Choice, Decision
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner, Trial
+
+
+@dataclass
+class LA(Quadratic):
+    """LA-MAS: look ahead at what a task would change, then hold only what the past needs more than it does.
+
+    Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
+    ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere lowered (λ_down).
+    """
+
+    paper: ClassVar[str] = "Suresh, Nkisi-Orji, Wiratunga: relative parameter importance (algorithm 1)"
+
+    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance")
+    up: float = setting(1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)")
+    lam_max: float = setting(0.0, "lambda beyond which the task cannot be learnt; found by the search")
+    fraction: float = setting(0.8, "cut-off tau as a fraction of the mean relative importance of a tensor")
+    tau: float | None = setting(None, "a fixed cut-off instead")
+    strategy: Strategy = setting("balance", "balance, cf (only hold faster) or kt (only let go)")
+    modulate_head: bool = setting(False, "re-weight the head too")
+    budget: int = setting(40, "trials of lambda_down and lambda_up")
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """Phase 1: look ahead, unless this training has no penalty or a plain one."""
+        modulated = self._active and math.isfinite(self.lam) and self.down is not None
+        weights = self.modulated(self.look_ahead_importance(learner, task)) if modulated else self.importance
+        super().before_task(learner, task)
+        self.weights = weights
+
+    def look_ahead_importance(self, learner: Learner, task: Task) -> Params:
+        """α_la: what matters for the new task where it alone would take the weights."""
+
+        def compute() -> Params:
+            with P.using(learner.model, learner.look_ahead(task)):
+                return self.measure(learner)
+
+        return learner.once("look-ahead importance", compute)
+
+    def modulated(self, ahead: Params) -> Params:
+        """α', tensor by tensor: equations 4 and 5. The head is held by α_{k-1} as it is."""
+        weights = {}
+        for name, past in self.importance.items():
+            if name.startswith("head.") and not self.modulate_head:
+                weights[name] = past
+                continue
+            rho = relative_importance(past, ahead[name])
+            tau = self.cutoff(rho)
+            lowest, highest = up_bounds(tau, self.lam, self.lam_max or self.lam)
+            up = lowest + self.up * (highest - lowest)
+            weights[name] = modulate(past, rho, tau, up, self.down or 0.0, self.strategy)
+        return weights
+
+    def cutoff(self, rho: P.Tensor) -> float:
+        """τ of one tensor."""
+        return cutoff(rho, self.fraction) if self.tau is None else self.tau
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up until that is matched."""
+        plain = yield from super().search(learner, task)
+        lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
+        if not self.importance or lam == 0 or math.isinf(lam):
+            return plain  # no penalty to modulate: the main phase is the plain training
+        lam_max = plain.notes.get("lam_max", self.lam_max or lam)
+        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
+
+        def at(down: float, up: float) -> Choice:
+            return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up}
+
+        if {"down", "up"} <= learner.fixed:
+            return Decision((yield at(self.down or 0.0, self.up)), notes)
+        with self.trying({"lr": lr}):
+            ahead = self.look_ahead_importance(learner, task)
+        room = any(
+            lam_max / lam > up_bounds(self.cutoff(relative_importance(past, ahead[name])), lam, lam_max)[0]
+            for name, past in self.importance.items()
+            if self.modulate_head or not name.startswith("head.")
+        )
+        short = learner.settings.loosening == "short"
+        path = partial(search.short_path if short else partial(search.paper_path, budget=self.budget), up_matters=room)
+        trial, matched = yield from search.loosen(path, at, plain.trial.score)
+        return Decision(trial, notes | {"matched": matched})

@@ -1,0 +1,31 @@
+"""Multi-task learning: all tasks at once, the upper baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast.data.tasks import Split, Stream, Task
+from holdfast.method import Method
+
+
+@dataclass
+class MTL(Method):
+    """Joint training on the data of all tasks together: what continual learning is measured against."""
+
+    paper: ClassVar[str] = "the upper baseline of every continual-learning paper"
+
+    def curriculum(self, stream: Stream) -> Stream:
+        """One lesson made of all; class-incremental streams lose the balanced softmax with their order."""
+        joined = Task(
+            "all",
+            *(
+                Split(
+                    tuple(text for task in stream for text in getattr(task, part).texts),
+                    tuple(label for task in stream for label in getattr(task, part).labels),
+                )
+                for part in ("train", "valid", "test")
+            ),
+        )
+        scenario = "joint" if stream.scenario == "class-incremental" else stream.scenario
+        return Stream(stream.name, (joined,), scenario)

@@ -1,0 +1,154 @@
+"""What the quadratic-penalty methods share: the penalty, its three forms, and the search for λ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast import importance, proximal, search
+from holdfast import params as P
+from holdfast.equations import Pooling, pool, quadratic_penalty
+from holdfast.importance import Convention
+from holdfast.method import Kind, Method
+from holdfast.params import Params
+from holdfast.search import Choice, Decision
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.batches import Batch
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner, Trial
+
+THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
+
+
+@dataclass
+class Quadratic(Method):
+    """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it."""
+
+    state: ClassVar[dict[str, Kind]] = {"importance": "zeros", "tasks_pooled": "number"}
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+
+    lam: float = setting(0.0, "strength of the penalty; inf holds every weight the past needs")
+    thr: float | None = setting(None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental")
+    penalty: Literal["loss", "proximal"] = setting("loss", "in the loss (the paper), or a proximal step after it")
+    pooling: Pooling = setting("mean", "how importances of several tasks are pooled")
+    convention: Convention = setting("per-sample", "importance per sample, or as in the authors' released code")
+
+    importance: Params = field(default_factory=dict, init=False, repr=False)
+    tasks_pooled: int = field(default=0, init=False, repr=False)
+
+    # ---- the penalty ----------------------------------------------------------------------------------
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """The anchor is θ_{k-1}, where every trial starts; the past's importance weighs the penalty."""
+        self.live = P.trainable(learner.model)
+        self.anchor = P.snapshot(learner.model)
+        self.weights = self.importance
+
+    @property
+    def _active(self) -> bool:
+        return bool(self.importance) and self.lam > 0
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """λ = 0 leaves the term out altogether: 0 times something is still something."""
+        terms = super().losses(model, batch)
+        if self._active and self.penalty == "loss" and math.isfinite(self.lam):
+            terms["penalty"] = quadratic_penalty(dict(self.live), self.anchor, self.weights, self.lam)
+        return terms
+
+    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
+        """AdamW, with the proximal or the holding step behind it where that is the form of the penalty."""
+        optimizer = super().optimizer(params)
+        if self._active and math.isinf(self.lam):
+            proximal.hold_after_step(optimizer, params, self.anchor, self.weights)
+        elif self._active and self.penalty == "proximal":
+            proximal.pull_after_step(optimizer, params, self.anchor, self.weights, self.lam)
+        return optimizer
+
+    # ---- the importance -------------------------------------------------------------------------------
+
+    def measure(self, learner: Learner) -> Params:
+        """The importance of the model's weights as they are, on the current task's training data."""
+        batches = math.ceil(len(learner.train) / learner.settings.batch_size)
+        learner.count("importance", forward=batches, backward=batches)
+        return importance.mas(
+            learner.model, learner.train, convention=self.convention, batch_size=learner.settings.batch_size
+        )
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """α_k: the true importances pooled over the tasks, never the modified ones."""
+        past = self.importance or P.zeros(P.snapshot(learner.model))
+        self.importance = pool(past, self.measure(learner), self.tasks_pooled, self.pooling)
+        self.tasks_pooled += 1
+
+    # ---- the search -----------------------------------------------------------------------------------
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Learning rate without a penalty (the gold score), then the strongest λ within thr of it."""
+        gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
+        if not self.importance:
+            return Decision(gold, {"gold": gold.score})
+        lr = gold.choice["lr"]
+        if "lam" in learner.fixed:
+            trial = yield {"lr": lr, "lam": self.lam}
+            return Decision(trial, {"gold": gold.score})
+        return (yield from self.strongest_lam(learner, gold, lr))
+
+    def strongest_lam(self, learner: Learner, gold: Trial, lr: float) -> Generator[Choice, Trial, Decision]:
+        """λ_max, then stability decay from it or from the previous task's λ: see docs/conventions.md."""
+
+        def at(lam: float) -> Choice:
+            return {"lr": lr, "lam": lam}
+
+        settings, tried = learner.settings, dict[float, Any]()
+        enough = (self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score
+        previous = self.lam if self.tasks_pooled > 1 else 0.0
+        notes: dict[str, Any] = {"gold": gold.score, "flags": []}
+        printed = settings.logits == "all" and learner.scenario == "class-incremental"
+        if not printed:
+            held = yield at(math.inf)
+            notes["held"] = held.score
+            movement = self.movement(gold.params, learner)
+
+        def still(trial: Trial) -> bool:
+            """Zero plasticity: as printed, a score of 0; with a growing head, no better than held weights."""
+            tried[trial.choice["lam"]] = trial
+            if printed:
+                return trial.score <= 0.02
+            near = abs(trial.score - held.score) <= 0.01
+            return near and self.movement(trial.params, learner) <= 0.01 * movement
+
+        largest = max(float(alpha.max()) for alpha in self.importance.values() if alpha.numel())
+        base = 1 / (lr * largest) if largest > 0 else 1.0
+        points = [search.rounded(base * 10**i) for i in range(9)]
+        lam_max, reached = yield from search.smallest(points, at, still)
+        notes |= {"lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
+        if not printed and held.score >= enough:
+            # Frozen features suffice: nothing is gained by letting the trunk move.
+            trial = yield at(lam_max)
+            notes["flags"].append("saturated")
+            return Decision(trial, notes)
+        found = yield from search.strongest(
+            min(previous, lam_max) if previous > 0 else lam_max,
+            at,
+            lambda trial: bool(trial.score >= enough),
+            gold,
+            decay=settings.lam_decay,
+            steps=settings.lam_steps,
+            limit=settings.lam_trials,
+            engine=settings.engine,
+            known=tried,
+        )
+        notes["flags"] += found.flags
+        return Decision(found.trial, notes)
+
+    def movement(self, params: Params, learner: Learner) -> float:
+        """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
+        start = P.snapshot(learner.model)
+        return 2 * float(quadratic_penalty(params, start, self.importance, 1.0))

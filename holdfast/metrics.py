@@ -1,0 +1,68 @@
+"""The paper's continual-learning metrics: pure functions of the score matrix F.
+
+Row k of F holds the scores after learning task k, column i those on task i. Cells above the diagonal
+(tasks not learnt yet) are never read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sklearn.metrics import f1_score
+
+Matrix = Sequence[Sequence[float | None]]
+
+
+def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    """Macro-F1 over the labels that occur in `gold`; a prediction outside them costs recall only."""
+    return float(
+        f1_score(gold, predicted, labels=sorted(set(gold)), average="macro", zero_division=0)
+    )
+
+
+def overall(F: Matrix) -> float:
+    """Ov = (1/N) Σ_i F[N,i]: the mean over all tasks at the end."""
+    last = len(F) - 1
+    return _mean([_cell(F, last, i) for i in range(len(F))])
+
+
+def forgetting(F: Matrix) -> float:
+    """CF = 1/(N-1) Σ_{i<N} (max_{i<=k<=N-1} F[k,i] - F[N,i]): how far each task fell from its best."""
+    n = _size(F)
+    return _mean([max(_cell(F, k, i) for k in range(i, n - 1)) - _cell(F, n - 1, i) for i in range(n - 1)])
+
+
+def positive_backward_transfer(F: Matrix) -> float:
+    """BWT+ = 2/(N(N-1)) Σ_{k>=2} Σ_{i<k} max(0, F[k,i] - F[k-1,i]): gains on tasks already learnt."""
+    n = _size(F)
+    return _mean([max(0.0, _cell(F, k, i) - _cell(F, k - 1, i)) for k in range(1, n) for i in range(k)])
+
+
+def forward_transfer(F: Matrix, F_seq: Matrix) -> float:
+    """FWT = 1/(N-1) Σ_{i>=2} (F[i,i] - F_seq[i,i]): gains on a task when it is new, over SEQ."""
+    n = _size(F)
+    if len(F_seq) != n:
+        raise ValueError(f"F has {n} tasks but F_seq has {len(F_seq)}")
+    _size(F_seq)
+    return _mean([_cell(F, i, i) - _cell(F_seq, i, i) for i in range(1, n)])
+
+
+def _size(F: Matrix) -> int:
+    """N, after checking that the matrix is finished on and below its diagonal."""
+    for k in range(len(F)):
+        for i in range(k + 1):
+            _cell(F, k, i)
+    return len(F)
+
+
+def _cell(F: Matrix, k: int, i: int) -> float:
+    value = F[k][i]
+    if value is None or math.isnan(value):
+        raise ValueError(f"the score matrix is unfinished: no score for task {i + 1} after task {k + 1}")
+    return value
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean, 0 for a one-task stream, where nothing can be forgotten or transferred."""
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,112 @@
+"""Bottleneck adapters, put inside a frozen Hugging Face encoder without copying its code."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+from transformers import PreTrainedModel
+
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True)
+class AdapterSpec:
+    """The shape and the start of an adapter: weights are drawn from N(0, std²), biases are 0."""
+
+    width: int
+    activation: type[nn.Module]
+    output: type[nn.Module]
+    std: float
+
+
+ADAPTERS = {
+    # Houlsby et al. (2019): a narrow bottleneck that starts near the identity (theirs truncates the normal).
+    "houlsby": AdapterSpec(width=64, activation=nn.GELU, output=nn.Identity, std=1e-3),
+    # The paper's released code: wider than the encoder, and able to add only non-negative amounts.
+    "lacl": AdapterSpec(width=2000, activation=nn.ReLU, output=nn.ReLU, std=0.02),
+}
+
+
+class Adapter(nn.Module):
+    """x + output(up(activation(down(x)))), its weights drawn from `generator`."""
+
+    def __init__(self, size: int, spec: AdapterSpec, generator: torch.Generator) -> None:
+        super().__init__()
+        # nn.Linear's own initialisation would draw from the global generator, and be overwritten anyway.
+        self.down: nn.Linear = skip_init(nn.Linear, size, spec.width)
+        self.activation = spec.activation()
+        self.up: nn.Linear = skip_init(nn.Linear, spec.width, size)
+        self.output = spec.output()
+        for linear in (self.down, self.up):
+            nn.init.normal_(linear.weight, std=spec.std, generator=generator)
+            nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the bottleneck's contribution to `x`."""
+        added: Tensor = self.output(self.up(self.activation(self.down(x))))
+        return x + added
+
+
+@dataclass(frozen=True)
+class AttachPoints:
+    """Where a family's layers are and, in each, what the adapters follow and the LayerNorms to train.
+
+    The adapters follow the last module before each of the two residual additions: a dropout if there is one.
+    """
+
+    layers: str
+    after: tuple[str, str]
+    norms: tuple[str, str]
+
+
+BERT = AttachPoints(
+    layers="encoder.layer",
+    after=("attention.output.dropout", "output.dropout"),
+    norms=("attention.output.LayerNorm", "output.LayerNorm"),
+)
+
+FAMILIES = {
+    "bert": BERT,
+    "roberta": BERT,
+    "xlm-roberta": BERT,
+    "electra": BERT,
+    "deberta-v2": BERT,
+    "mpnet": AttachPoints(
+        layers="encoder.layer",
+        after=("attention.dropout", "output.dropout"),
+        norms=("attention.LayerNorm", "output.LayerNorm"),
+    ),
+    "distilbert": AttachPoints(
+        layers="transformer.layer",
+        after=("attention.out_lin", "ffn.dropout"),  # attention.dropout acts on the attention weights
+        norms=("sa_layer_norm", "output_layer_norm"),
+    ),
+    "modernbert": AttachPoints(
+        layers="layers",
+        after=("attn.out_drop", "mlp.Wo"),  # mlp.drop comes before the output projection
+        norms=("attn_norm", "mlp_norm"),  # pre-norm; the first layer's attn_norm is an identity
+    ),
+}
+
+
+def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int) -> None:
+    """Freeze `encoder`, then give each layer two adapters; they and the layers' LayerNorms alone can train.
+
+    Adapter weights are drawn on the CPU in layer order from a generator of their own, so a seed means the
+    same weights on every device, and the global generator is left alone.
+    """
+    kind = encoder.config.model_type
+    if kind not in FAMILIES:
+        raise HoldfastError(f"no adapters for the model type {kind!r}; supported: {', '.join(FAMILIES)}")
+    family = FAMILIES[kind]
+    generator = torch.Generator().manual_seed(seed)
+    encoder.requires_grad_(False)
+    for layer in encoder.get_submodule(family.layers).children():
+        for path in family.after:
+            adapter = Adapter(encoder.config.hidden_size, spec, generator).to(encoder.device, encoder.dtype)
+            wrapped = OrderedDict(wrapped=layer.get_submodule(path), adapter=adapter)
+            layer.set_submodule(path, nn.Sequential(wrapped))
+        for path in family.norms:
+            layer.get_submodule(path).requires_grad_(True)

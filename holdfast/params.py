@@ -1,0 +1,72 @@
+"""Params: names to tensors, over the trainable weights only.
+
+Every frozen copy (old model, look-ahead model, teacher) is a `Params` run through `functional_call`; a
+module is never deep-copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.equations import Params
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The live trainable weights, by name."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def snapshot(model: nn.Module) -> Params:
+    """A copy of the trainable weights as they are now."""
+    return {name: weight.detach().clone() for name, weight in trainable(model).items()}
+
+
+@torch.no_grad()
+def restore(model: nn.Module, params: Params) -> None:
+    """Put a snapshot back into the model."""
+    for name, weight in trainable(model).items():
+        weight.copy_(params[name])
+
+
+@contextmanager
+def using(model: nn.Module, params: Params) -> Iterator[None]:
+    """Run the block with these weights in the model, then put its own back."""
+    own = snapshot(model)
+    restore(model, params)
+    try:
+        yield
+    finally:
+        restore(model, own)
+
+
+def predict(model: nn.Module, params: Params, *args: Any, **kwargs: Any) -> Any:
+    """The model's answer under other weights, without touching its own: how teachers are run."""
+    return torch.func.functional_call(model, params, args, kwargs)
+
+
+def zeros(params: Params) -> Params:
+    """Params of the same names and shapes, all 0."""
+    return {name: torch.zeros_like(value) for name, value in params.items()}
+
+
+def grow(params: Params, rows: Params, *, zero: bool) -> Params:
+    """Append new head rows: their initial values for weights, zeros for importances and the like."""
+    return {
+        name: torch.cat([value, torch.zeros_like(rows[name]) if zero else rows[name].clone()])
+        if name in rows
+        else value
+        for name, value in params.items()
+    }
+
+
+def size(params: Params) -> int:
+    """How many numbers there are."""
+    return sum(value.numel() for value in params.values())
+
+
+__all__ = ["Params", "Tensor", "grow", "predict", "restore", "size", "snapshot", "trainable", "using", "zeros"]

@@ -1,0 +1,22 @@
+"""What long work says about itself. The base class says nothing; the command line shows it."""
+
+from __future__ import annotations
+
+
+class Progress:
+    """Listens to a learner at work."""
+
+    def task(self, number: int, name: str) -> None:
+        """A task begins."""
+
+    def trial(self, number: int, what: str) -> None:
+        """A training begins."""
+
+    def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
+        """An epoch of it ended."""
+
+    def scored(self, score: float, reused: bool) -> None:
+        """The training ended (or was found finished) with this validation score."""
+
+    def note(self, text: str) -> None:
+        """Something worth a line of its own."""

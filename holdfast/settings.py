@@ -1,0 +1,152 @@
+"""The fields of a run that belong to no method, and the presets that set them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from holdfast.errors import HoldfastError
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+def setting(default: Any, help: str) -> Any:
+    """A field with the help that `holdfast methods`, the command line and the docs all print."""
+    return field(default=default, metadata={"help": help})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One recipe for every method: model, data caps, training, search."""
+
+    adapter: Literal["houlsby", "lacl"] = setting("houlsby", "adapter: Houlsby's bottleneck or the authors' wide one")
+    vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
+    max_length: int = setting(128, "tokens of a sentence that are read")
+    head: Literal["growing", "preallocated"] = setting("growing", "rows appear with labels, or all at the start")
+    logits: Literal["seen", "all"] = setting("seen", "rows that importance and argmax look at")
+    class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
+    text_column: str = setting("text", "column with the sentence, for a stream of your own files")
+    label_column: str = setting("label", "column with the label, for a stream of your own files")
+    train_per_class: int | None = setting(None, "at most so many training sentences per class")
+    valid_per_class: int | None = setting(None, "at most so many validation sentences per class")
+    batch_size: int = setting(32, "sentences per optimiser step")
+    epochs: int = setting(50, "at most so many epochs per training")
+    patience: int = setting(5, "epochs without a gain above min_delta before training stops")
+    min_delta: float = setting(0.002, "gain in validation loss that resets patience")
+    rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task")
+    engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
+    lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j")
+    lam_steps: int = setting(175, "steps of the lambda grid below its start")
+    lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid")
+    loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
+
+
+_SMALL: dict[str, Any] = {
+    "train_per_class": 40,
+    "valid_per_class": 20,
+    "epochs": 10,
+    "patience": 3,
+    "rates": (3e-4, 3e-3),
+    "lam_decay": 0.1,
+    "lam_steps": 7,
+    "lam_trials": 5,
+    "loosening": "short",
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "small": _SMALL,
+    "quick": _SMALL | {"train_per_class": 20, "valid_per_class": 10, "epochs": 6, "patience": 2, "rates": (3e-3,)},
+}
+
+
+def preset(name: str) -> Settings:
+    """The settings of a preset."""
+    if name not in PRESETS:
+        raise HoldfastError(f"unknown preset {name!r}; presets are {', '.join(PRESETS)}")
+    return Settings(**PRESETS[name])
+
+
+# ---- typed values from text, JSON in and out ----------------------------------------------------------
+
+
+def parse(owner: type, name: str, text: str) -> Any:
+    """The value of a dataclass field from what a user typed."""
+    hint = get_type_hints(owner)[name]
+    try:
+        return _parse(hint, text)
+    except ValueError:
+        raise HoldfastError(f"--set {name}={text}: expected {_describe(hint)}") from None
+
+
+def _parse(hint: Any, text: str) -> Any:
+    options = get_args(hint)
+    if get_origin(hint) is Literal:
+        if text not in options:
+            raise ValueError(text)
+        return text
+    if get_origin(hint) in (Union, types.UnionType):
+        if text.lower() == "none" and type(None) in options:
+            return None
+        return _parse(next(option for option in options if option is not type(None)), text)
+    if get_origin(hint) is tuple:
+        return tuple(_parse(options[0], part) for part in text.split(",") if part)
+    if hint is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    value = hint(text)
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError(text)
+    return value
+
+
+def _describe(hint: Any) -> str:
+    options = get_args(hint)
+    if get_origin(hint) is Literal:
+        return "one of " + ", ".join(options)
+    if get_origin(hint) in (Union, types.UnionType):
+        return " or ".join("none" if option is type(None) else _describe(option) for option in options)
+    if get_origin(hint) is tuple:
+        return f"{_describe(options[0])}s separated by commas"
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
+
+
+def to_json(value: Any) -> Json:
+    """A value as JSON can hold it: infinity is the string "inf", a tuple a list."""
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, tuple | list):
+        return [to_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
+    return value  # type: ignore[no-any-return]
+
+
+def from_json(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass from their JSON."""
+    hints = get_type_hints(owner)
+    return {
+        name: math.inf
+        if value == "inf" and hints[name] is not str
+        else tuple(value)
+        if isinstance(value, list)
+        else value
+        for name, value in values.items()
+    }
+
+
+def nearest(word: str, known: list[str], kind: str) -> str:
+    """What to say about a name nobody knows: the nearest one, and all of them."""
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown {kind} {word!r}; {hint}known: {', '.join(known)}"
+
+
+def fields_of(owner: type) -> dict[str, dataclasses.Field[Any]]:
+    """The fields a user may set, by name."""
+    return {f.name: f for f in dataclasses.fields(owner) if f.init and "help" in f.metadata}

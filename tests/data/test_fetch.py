@@ -1,0 +1,164 @@
+"""A download is whole and checked, or it is one clear line and nothing on disk."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from holdfast.data import load_stream
+from holdfast.data.fetch import BASE_URL, SOURCES, _checksums, fetch
+from holdfast.errors import HoldfastError
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the paper's data is not beside the repository")
+RAW = "annomi_raw/AnnoMI-simple.csv"
+
+Asked = list[str]
+
+
+@contextmanager
+def serving(answer: Callable[[str], bytes | None], *, cut: int = 0) -> Iterator[tuple[str, Asked]]:
+    """A web server on localhost that may stop `cut` bytes short of what it promised."""
+    asked: Asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            content = answer(self.path)
+            if content is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[: len(content) - cut])
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def shared_file(path: str) -> bytes | None:
+    """The public address answered from the shared copy, as the real server would."""
+    for folder, source in SOURCES.values():
+        if path.startswith(f"/{source}/"):
+            file = DATA / folder / path.removeprefix(f"/{source}/")
+            return file.read_bytes() if file.is_file() else None
+    return None
+
+
+def left_behind(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))
+
+
+def test_the_sources_are_public_and_pinned() -> None:
+    assert BASE_URL == "https://raw.githubusercontent.com"
+    for _, source in SOURCES.values():
+        commit = source.split("/")[2]
+        assert len(commit) == 40
+        assert set(commit) <= set("0123456789abcdef")
+
+
+@needs_data
+def test_our_checksums_are_those_of_the_sources() -> None:
+    listed = {checksum for checksum, _ in map(str.split, (DATA / "SHA256SUMS").read_text().splitlines())}
+    raw = next(line for line in (DATA / "SOURCES.md").read_text().splitlines() if line.endswith(f" {RAW}"))
+    assert set(_checksums().values()) == listed | {raw.split()[0]}
+    for path, checksum in _checksums().items():
+        assert hashlib.sha256((DATA / path).read_bytes()).hexdigest() == checksum
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "count"), [("hwu64", 36), ("annomi", 18), ("annomi-raw", 1)])
+def test_what_is_fetched_loads(tmp_path: Path, name: str, count: int) -> None:
+    told: list[tuple[Path, int, int]] = []
+    with serving(shared_file) as (url, asked):
+        paths = fetch(name, tmp_path, base_url=url, progress=lambda *news: told.append(news))
+    assert told == [(path, done, count) for done, path in enumerate(paths, start=1)]
+    assert asked == [f"/{SOURCES[name][1]}/{path.relative_to(tmp_path / SOURCES[name][0])}" for path in paths]
+    assert load_stream(name, data_dir=tmp_path) == load_stream(name, data_dir=DATA)
+    assert {path for path in left_behind(tmp_path) if path.is_file()} == set(paths)
+
+
+@needs_data
+def test_only_what_is_missing_or_wrong_is_asked_for(tmp_path: Path) -> None:
+    with serving(shared_file) as (url, asked):
+        first, second, *_ = fetch("annomi", tmp_path, base_url=url)
+        first.unlink()
+        second.write_text("{}")
+        asked.clear()
+        fetch("annomi", tmp_path, base_url=url)
+    assert len(asked) == 2
+    assert second.read_bytes() == (DATA / second.relative_to(tmp_path)).read_bytes()
+    fetch("annomi", tmp_path, base_url=url)  # the server is gone: nothing is asked of it
+
+
+def test_a_wrong_checksum_leaves_nothing(tmp_path: Path) -> None:
+    with serving(lambda _: b"someone else's data") as (url, _), pytest.raises(HoldfastError) as error:
+        fetch("annomi-raw", tmp_path, base_url=url)
+    found = hashlib.sha256(b"someone else's data").hexdigest()
+    address = f"{url}/{SOURCES['annomi-raw'][1]}/AnnoMI-simple.csv"
+    assert str(error.value) == (
+        f"{address}: wrong checksum, {found[:12]}... instead of b178db3b0b98...; nothing was kept, try again"
+    )
+    assert left_behind(tmp_path) == []
+
+
+def test_a_wrong_answer_does_not_touch_the_file_that_was_there(tmp_path: Path) -> None:
+    old = tmp_path / RAW
+    old.parent.mkdir()
+    old.write_text("edited by hand")
+    with serving(lambda _: b"x") as (url, _), pytest.raises(HoldfastError, match="wrong checksum"):
+        fetch("annomi-raw", tmp_path, base_url=url)
+    assert old.read_text() == "edited by hand"
+
+
+def test_a_truncated_answer_leaves_nothing(tmp_path: Path) -> None:
+    with serving(lambda _: b"x" * 100, cut=40) as (url, _), pytest.raises(HoldfastError) as error:
+        fetch("hwu64", tmp_path, base_url=url)
+    assert "download failed (IncompleteRead(60 bytes read, 40 more expected))" in str(error.value)
+    assert left_behind(tmp_path) == []
+
+
+def test_a_missing_page_and_an_unreachable_server(tmp_path: Path) -> None:
+    with serving(lambda _: None) as (url, _), pytest.raises(HoldfastError, match=r"failed \(HTTP Error 404"):
+        fetch("hwu64", tmp_path, base_url=url)
+    with pytest.raises(HoldfastError, match=r"failed \(.*refused.*\); check the network and try again$"):
+        fetch("hwu64", tmp_path, base_url=url)
+    assert left_behind(tmp_path) == []
+
+
+@needs_data
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with serving(shared_file) as (url, _), pytest.raises(HoldfastError) as error:
+        fetch("annomi-raw", tmp_path, base_url=url)
+    assert str(error.value) == (
+        f"{tmp_path / RAW}: cannot be written (No space left on device); pass another --data-dir"
+    )
+    assert [path for path in left_behind(tmp_path) if path.is_file()] == []
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError) as error:
+        fetch("hwu46", tmp_path)
+    assert str(error.value) == (
+        "nothing to download for 'hwu46' (did you mean 'hwu64'?); there is hwu64, annomi, annomi-raw"
+    )

