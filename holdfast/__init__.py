@@ -1,9 +1,36 @@
 """Holdfast: teach a transformer one task after another, without old data and without task ids."""
 
-from holdfast import importance, metrics
-from holdfast.data.tasks import Split, Stream, Task
-from holdfast.learner import Learner
-from holdfast.methods import METHODS
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["METHODS", "Learner", "Split", "Stream", "Task", "importance", "metrics"]
+if TYPE_CHECKING:
+    from holdfast import importance as importance
+    from holdfast import metrics as metrics
+    from holdfast.data.tasks import Split as Split
+    from holdfast.data.tasks import Stream as Stream
+    from holdfast.data.tasks import Task as Task
+    from holdfast.learner import Learner as Learner
+    from holdfast.methods import METHODS as METHODS
+    from holdfast.models import build_classifier as build_classifier
+
 __version__ = "0.1.0"
+
+# Imported at first use: the command line sets the number of threads before torch starts.
+_HOMES = {
+    "Learner": "holdfast.learner",
+    "METHODS": "holdfast.methods",
+    "Split": "holdfast.data.tasks",
+    "Stream": "holdfast.data.tasks",
+    "Task": "holdfast.data.tasks",
+    "build_classifier": "holdfast.models",
+}
+_MODULES = ("importance", "metrics")
+__all__ = [*_HOMES, *_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"holdfast.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 """How much the model's answers depend on each weight: equation 1 of the paper.
 
-`mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017) are
-means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over
+`mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017)
+are means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over
 its tokens first. One backward pass per batch is enough for all samples of it, because for the layers that
 transformers train a sample's gradient is a product of what the layer saw and what came back.
 """
@@ -71,11 +71,14 @@ def _mean_over_samples(
             if (batch.labels == IGNORED).all():
                 continue
             batch = batch.to(next(iter(weights.values())).device)
-            record.clear()
-            scores = score(model(batch), batch)
-            for name, gradients in _per_sample(scores.sum(), record, owners):
-                sums[name] += magnitude(gradients).sum(0)
-            for sample in batch.singles() if others else ():
+            # One forward per group of like length: the model would cut the batch in the same way.
+            for group in map(batch.rows, batch.by_length()):
+                record.clear()
+                scores = score(model(group), group)
+                for name, gradients in _per_sample(scores.sum(), record, owners):
+                    sums[name] += magnitude(gradients).sum(0)
+            for i in range(len(batch)) if others else ():
+                sample = batch.rows(torch.tensor([i], device=batch.labels.device))
                 found = torch.autograd.grad(
                     score(model(sample), sample).sum(), list(others.values()), allow_unused=True
                 )

@@ -82,6 +82,13 @@ class Learner:
     accelerator: Accelerator = field(default_factory=Accelerator)
     tasks_seen: int = 0
 
+    # What lives no longer than the task at hand.
+    _trials: dict[str, Trial] = field(init=False, repr=False)
+    _examples: dict[str, Examples] = field(init=False, repr=False)
+    _shared: dict[tuple[str, float], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
+    _borrowed: dict[str, Passes] = field(init=False, repr=False)
+    _passes: list[Passes] = field(init=False, repr=False)
+
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
         self._begin_anew()
@@ -92,10 +99,11 @@ class Learner:
         """Search, adopt the chosen training, consolidate."""
         self.begin(task)
         decision = self._drive(task)
-        self._adopt(decision.trial)
+        trial = self.trial(task, decision.trial.choice)
+        self._adopt(trial)
         with self._counting() as consolidation:
             self.method.after_task(self, task)
-        chosen = added(decision.trial.passes, *decision.trial.borrowed.values(), consolidation)
+        chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
         every = added(*(trial.passes for trial in self._trials.values()), *self._once_passes(), consolidation)
         lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, every)
         self.tasks_seen += 1
@@ -106,7 +114,7 @@ class Learner:
         """Check a task and make room for its labels, once, before any trial."""
         if len(task.labels) < 2:
             raise HoldfastError(
-                f"task {task.name!r} has one label ({task.labels[0]!r}); training by gradient needs two or more"
+                f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"
             )
         if not len(task.valid):
             raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
@@ -124,13 +132,13 @@ class Learner:
 
     def look_ahead(self, task: Task) -> Params:
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
-        off: Choice = {"lr": self.method.lr} | {name: 0.0 for name in self.method.strengths}
+        off: Choice = {"lr": self.method.lr} | dict.fromkeys(self.method.strengths, 0.0)
         trial = self.trial(task, off)
         self._borrow("look-ahead", trial.passes)
         return trial.params
 
     def once(self, what: str, compute: Callable[[], Params]) -> Params:
-        """Work that trials of one learning rate share: done at the first call, forgotten when the task ends."""
+        """Work that trials of one learning rate share: done once, forgotten when the task ends."""
         key = (what, self.method.lr)
         if key not in self._shared:
             with self._borrowing() as borrowed, self._counting() as passes:
@@ -308,7 +316,8 @@ class Learner:
 
     @contextmanager
     def _borrowing(self) -> Iterator[dict[str, Passes]]:
-        outer, self._borrowed = self._borrowed, {}
+        outer = self._borrowed
+        self._borrowed = {}
         try:
             yield self._borrowed
         finally:
@@ -323,13 +332,18 @@ class Learner:
         pieces |= self._borrowed
         return [passes for what, passes in pieces.items() if what != "look-ahead"]
 
+    def drop_trials(self) -> None:
+        """Delete the trial files of finished tasks."""
+        for path in self._directory.glob("*.trial"):
+            path.unlink(missing_ok=True)
+
     def _begin_anew(self) -> None:
         """Forget the task: its sentences, its trials, what they shared."""
-        self._trials: dict[str, Trial] = {}
-        self._examples: dict[str, Examples] = {}
-        self._shared: dict[tuple[str, float], tuple[Params, dict[str, Passes]]] = {}
-        self._borrowed: dict[str, Passes] = {}
-        self._passes: list[Passes] = [{}]
+        self._trials = {}
+        self._examples = {}
+        self._shared = {}
+        self._borrowed = {}
+        self._passes = [{}]
 
     @cached_property
     def _directory(self) -> Path:
@@ -348,10 +362,10 @@ def split_state(state: dict[str, Any]) -> tuple[dict[str, Params], dict[str, Any
 
 def describe(choice: Choice) -> str:
     """Hyper-parameters as a person reads them."""
-    return "  ".join(f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int))
+    return "  ".join(
+        f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int)
+    )
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-

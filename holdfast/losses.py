@@ -42,7 +42,8 @@ class Objective:
         """The weighted mean over the batch; with several processes, over the whole of it."""
         losses, normaliser = self.sums(logits, labels)
         # Data-parallel training averages gradients over processes; times their number, the average is a sum.
-        return losses * distributed.processes() / distributed.total(normaliser)
+        mean: Tensor = losses * distributed.processes() / distributed.total(normaliser)
+        return mean
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The weighted sum of losses and the sum of weights, whose quotient is the mean."""
@@ -98,7 +99,7 @@ def _class_weights(task: Task, kind: ClassWeights) -> Mapping[str, float]:
         return balanced_weights(task.train.counts())
     if unknown := [label for label in task.labels if label not in PAPER_WEIGHTS]:
         raise HoldfastError(
-            f"class_weights=paper knows {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has {unknown[0]!r}; "
-            "use class_weights=task"
+            f"class_weights=paper knows {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has "
+            f"{unknown[0]!r}; use class_weights=task"
         )
     return PAPER_WEIGHTS

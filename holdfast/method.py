@@ -71,7 +71,7 @@ class Method:
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """Yield hyper-parameters, receive the trial, return the decision: here, the best learning rate."""
-        best = yield from search.best_rate(learner.rates(), {strength: 0.0 for strength in self.strengths})
+        best = yield from search.best_rate(learner.rates(), dict.fromkeys(self.strengths, 0.0))
         return search.Decision(best)
 
     # ---- hyper-parameters and state, as data --------------------------------------------------------

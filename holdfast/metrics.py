@@ -16,9 +16,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """Macro-F1 over the labels that occur in `gold`; a prediction outside them costs recall only."""
-    return float(
-        f1_score(gold, predicted, labels=sorted(set(gold)), average="macro", zero_division=0)
-    )
+    return float(f1_score(gold, predicted, labels=sorted(set(gold)), average="macro", zero_division=0))
 
 
 def overall(F: Matrix) -> float:

@@ -69,4 +69,15 @@ def size(params: Params) -> int:
     return sum(value.numel() for value in params.values())
 
 
-__all__ = ["Params", "Tensor", "grow", "predict", "restore", "size", "snapshot", "trainable", "using", "zeros"]
+__all__ = [
+    "Params",
+    "Tensor",
+    "grow",
+    "predict",
+    "restore",
+    "size",
+    "snapshot",
+    "trainable",
+    "using",
+    "zeros",
+]

@@ -14,3 +14,12 @@ def added(*many: Passes) -> Passes:
             for direction, batches in counts.items():
                 mine[direction] += batches
     return total
+
+
+def without(total: Passes, part: Passes) -> Passes:
+    """What is left of a count when a part of it is taken out."""
+    left = {
+        phase: {way: n - part.get(phase, {}).get(way, 0) for way, n in counts.items()}
+        for phase, counts in total.items()
+    }
+    return {phase: counts for phase, counts in left.items() if any(counts.values())}

@@ -6,6 +6,9 @@ from __future__ import annotations
 class Progress:
     """Listens to a learner at work."""
 
+    def plan(self, tasks: int) -> None:
+        """How many tasks there will be."""
+
     def task(self, number: int, name: str) -> None:
         """A task begins."""
 

@@ -8,7 +8,6 @@ explicitly). Here the optimiser sees the task loss only; afterwards each weight 
 
 from __future__ import annotations
 
-
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ STRONGEST = 1e30  # keeps c/(1+c) a number; there it is 1 in floating point anyw
 
 
 def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
-    """(u + c θ*) / (1 + c), with c = r λ a, as an interpolation: a weight at its anchor stays there exactly."""
+    """(u + c θ*)/(1 + c), c = r λ a, as an interpolation: a weight at its anchor stays there exactly."""
     c = strength.float().clamp(max=STRONGEST)
     return torch.lerp(u.float(), anchor.float(), c / (1 + c)).to(u.dtype)
 
@@ -58,7 +57,7 @@ def pull_after_step(
 def hold_after_step(
     optimizer: Optimizer, params: dict[str, torch.nn.Parameter], anchor: Params, weights: Params
 ) -> None:
-    """λ = ∞: every entry with importance above 0 goes back to its anchor after each step, the others train."""
+    """λ = ∞: entries with importance above 0 go back to their anchor after each step, others train."""
     held = {name: weights[name] > 0 for name in params}
 
     @torch.no_grad()
@@ -67,5 +66,3 @@ def hold_after_step(
             weight.copy_(torch.where(held[name], anchor[name], weight))
 
     optimizer.register_step_post_hook(hold)
-
-

@@ -1,8 +1,8 @@
 """Replay-free hyper-parameter search (CHSF, De Lange et al. 2021, as the paper extends it), as generators.
 
-A plan yields hyper-parameters, is sent the finished trial, and returns its choice. It never trains, never sees
-a test score, and never sees data of an earlier task: whoever drives it does the training, and a cache of
-trials makes a plan resumable for free.
+A plan yields hyper-parameters, is sent the finished trial, and returns its choice. It never trains, never
+sees a test score, and never sees data of an earlier task: whoever drives it does the training, and a cache
+of trials makes a plan resumable for free.
 """
 
 from __future__ import annotations
@@ -12,43 +12,51 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from holdfast.equations import Params
+
 Choice = dict[str, Any]
 Engine = Literal["bisect", "linear"]
 At = Callable[[float], Choice]
 
 
 class Trial(Protocol):
-    """A finished training: what it was given and its validation score on the current task."""
+    """A finished training: what it was given, how it scored, where it ended."""
 
     @property
     def choice(self) -> Choice:
         """The hyper-parameters."""
+
     @property
     def score(self) -> float:
         """Validation macro-F1 of the current task, in [0, 1]."""
+
+    @property
+    def params(self) -> Params:
+        """The weights it ended with."""
 
 
 @dataclass(frozen=True)
 class Decision:
     """The trial that becomes the model, and what a reader of the record should know about it."""
 
-    trial: Any
+    trial: Trial
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Any, Any]:
+def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, Trial]:
     """Maximal plasticity: the best unregularised trial over the learning rates, the earlier on ties."""
-    best: Any = None
+    best: Trial | None = None
     for lr in rates:
         trial = yield {"lr": lr, **rest}
         if best is None or trial.score > best.score:
             best = trial
+    assert best is not None, "no learning rate to try"
     return best
 
 
 def smallest(
-    points: Sequence[float], at: At, holds: Callable[[Any], bool]
-) -> Generator[Choice, Any, tuple[float, bool]]:
+    points: Sequence[float], at: At, holds: Callable[[Trial], bool]
+) -> Generator[Choice, Trial, tuple[float, bool]]:
     """By bisection, the smallest of ascending points whose trial holds; (last point, False) if none does."""
     low, high = 0, len(points)
     while low < high:
@@ -66,22 +74,22 @@ class Found:
     """The strongest accepted value, its trial, and how it was found."""
 
     value: float
-    trial: Any
+    trial: Trial
     flags: tuple[str, ...] = ()
 
 
 def strongest(
     start: float,
     at: At,
-    accept: Callable[[Any], bool],
-    free: Any,
+    accept: Callable[[Trial], bool],
+    free: Trial,
     *,
     decay: float = 0.9,
     steps: int = 175,
     limit: int | None = None,
     engine: Engine = "bisect",
-    known: Mapping[float, Any] | None = None,
-) -> Generator[Choice, Any, Found]:
+    known: Mapping[float, Trial] | None = None,
+) -> Generator[Choice, Trial, Found]:
     """Stability decay: the strongest value on the grid start * decay^j that keeps enough plasticity.
 
     `free` is the unregularised trial: value 0, accepted by definition, the answer below the grid. `known` are
@@ -97,7 +105,7 @@ def strongest(
     def found(j: int, *flags: str) -> Found:
         return Found(grid[j], seen[j], flags) if j <= steps else Found(0.0, free, flags)
 
-    def ask(j: int) -> Generator[Choice, Any, bool]:
+    def ask(j: int) -> Generator[Choice, Trial, bool]:
         nonlocal made
         if j not in seen:
             made += 1
@@ -161,10 +169,10 @@ def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[
 
 def loosen(
     path: Path, at: Callable[[float, float], Choice], target: float
-) -> Generator[Choice, Any, tuple[Any, bool]]:
-    """Follow a path of (λ_down, m) to the first trial that reaches the target; else the best, flagged False."""
+) -> Generator[Choice, Trial, tuple[Trial, bool]]:
+    """Follow a path of (λ_down, m) to the first trial that reaches the target; else the best and False."""
     scores: list[float] = []
-    best: Any = None
+    best: Trial | None = None
     for down, multiplier in path(scores):
         trial = yield at(down, multiplier)
         scores.append(trial.score)
@@ -172,6 +180,7 @@ def loosen(
             best = trial
         if trial.score >= target:
             return trial, True
+    assert best is not None, "a path has at least one trial"
     return best, False
 
 

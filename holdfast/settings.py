@@ -24,10 +24,14 @@ def setting(default: Any, help: str) -> Any:
 class Settings:
     """One recipe for every method: model, data caps, training, search."""
 
-    adapter: Literal["houlsby", "lacl"] = setting("houlsby", "adapter: Houlsby's bottleneck or the authors' wide one")
+    adapter: Literal["houlsby", "lacl"] = setting(
+        "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
+    )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
     max_length: int = setting(128, "tokens of a sentence that are read")
-    head: Literal["growing", "preallocated"] = setting("growing", "rows appear with labels, or all at the start")
+    head: Literal["growing", "preallocated"] = setting(
+        "growing", "rows appear with labels, or all at the start"
+    )
     logits: Literal["seen", "all"] = setting("seen", "rows that importance and argmax look at")
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
     text_column: str = setting("text", "column with the sentence, for a stream of your own files")
@@ -60,7 +64,8 @@ _SMALL: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "full": {},
     "small": _SMALL,
-    "quick": _SMALL | {"train_per_class": 20, "valid_per_class": 10, "epochs": 6, "patience": 2, "rates": (3e-3,)},
+    "quick": _SMALL
+    | {"train_per_class": 20, "valid_per_class": 10, "epochs": 6, "patience": 2, "rates": (3e-3,)},
 }
 
 

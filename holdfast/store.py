@@ -6,11 +6,13 @@ the same way; a pointer file, swapped last, says which one is current. Nothing h
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
     """Groups of tensors and their JSON in one safetensors file."""
-    flat = {f"{group}/{name}": t.contiguous() for group, params in tensors.items() for name, t in params.items()}
+    flat = {
+        f"{group}/{name}": t.contiguous() for group, params in tensors.items() for name, t in params.items()
+    }
     header = {"holdfast": json.dumps({"format": FORMAT, "groups": list(tensors), "meta": meta})}
     write_bytes(path, save(flat, metadata=header))
 
@@ -60,23 +64,31 @@ def read_meta(path: Path) -> Any:
 def read_tensors(path: Path) -> tuple[dict[str, Params], Any]:
     """What `write_tensors` wrote."""
     meta, groups, flat = _open(path)
-    return {group: {n.split("/", 1)[1]: t for n, t in flat().items() if n.split("/", 1)[0] == group} for group in groups}, meta
+    tensors: dict[str, Params] = {group: {} for group in groups}
+    for name, tensor in flat().items():
+        group, _, rest = name.partition("/")
+        tensors[group][rest] = tensor
+    return tensors, meta
 
 
-def _open(path: Path) -> tuple[Any, list[str], Any]:
+def _open(path: Path) -> tuple[Any, list[str], Callable[[], Params]]:
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["holdfast"])
             if header["format"] > FORMAT:
-                raise HoldfastError(f"{path} was written by a newer Holdfast (format {header['format']}); upgrade")
+                raise HoldfastError(
+                    f"{path} was written by a newer Holdfast (format {header['format']}); upgrade"
+                )
 
         def tensors() -> Params:
-            with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
-                return {name: file.get_tensor(name) for name in file.keys()}
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_tensor(name) for name in file.offset_keys()}
 
         return header["meta"], header["groups"], tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise HoldfastError(f"{path} is not a readable Holdfast state ({error}); restore it or start anew") from error
+        raise HoldfastError(
+            f"{path} is not a readable Holdfast state ({error}); restore it or start anew"
+        ) from error
 
 
 class Store:
@@ -128,3 +140,22 @@ def _sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
+    with open(directory / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HoldfastError(f"another process is at work in {directory}; wait for it to end") from None
+        yield

@@ -12,6 +12,7 @@ from holdfast import distributed
 from holdfast.losses import IGNORED, Objective
 
 BUCKET = 50  # batches sorted together: long enough for little padding, short enough to shuffle well
+LENGTHS = (16, 32, 64, 128, 256)  # where `Batch.by_length` cuts
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,21 @@ class Batch:
             labels=self.labels.to(device),
         )
 
-    def singles(self) -> Iterator[Batch]:
-        """The samples one at a time."""
-        for i in range(len(self)):
-            yield replace(
-                self,
-                input_ids=self.input_ids[i : i + 1],
-                attention_mask=self.attention_mask[i : i + 1],
-                labels=self.labels[i : i + 1],
-            )
+    def rows(self, indices: Tensor) -> Batch:
+        """Some of the samples, padded no longer than they need."""
+        mask = self.attention_mask[indices]
+        longest = int(mask.sum(1).max())
+        return replace(
+            self,
+            input_ids=self.input_ids[indices, :longest],
+            attention_mask=mask[:, :longest],
+            labels=self.labels[indices],
+        )
+
+    def by_length(self) -> list[Tensor]:
+        """Rows of like length, so that one long sentence does not pad all the others to its own length."""
+        grade = torch.bucketize(self.attention_mask.sum(1), torch.tensor(LENGTHS, device=self.labels.device))
+        return [(grade == g).nonzero().squeeze(1) for g in sorted(set(grade.tolist()))]
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -57,7 +57,7 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
             raise HoldfastError(f"{file}: no such file; check the path")
         if file.suffix not in SUFFIXES:
             raise HoldfastError(
-                f"{file}: cannot read {file.suffix or 'this'} files; use {', '.join(SUFFIXES)}"
+                f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
             )
         records = json_records(file, columns) if file.suffix == ".jsonl" else table_records(file, columns)
     rows = [
@@ -66,6 +66,8 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
     ]
     if not rows:
         raise HoldfastError(f"{path}: no rows; it needs one row per sentence with {' and '.join(columns)}")
+    if len({row.split is None for row in rows}) > 1:
+        raise HoldfastError(f"{path}: only some rows have a split; give every row one, or none")
     return rows
 
 

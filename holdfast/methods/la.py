@@ -13,12 +13,12 @@ from holdfast import search
 from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
 from holdfast.methods.quadratic import Quadratic
 from holdfast.params import Params
-from holdfast.search import Choice, Decision
+from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner, Trial
+    from holdfast.learner import Learner
 
 
 @dataclass
@@ -75,12 +75,12 @@ class LA(Quadratic):
         return cutoff(rho, self.fraction) if self.tau is None else self.tau
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up until that is matched."""
+        """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up to match it."""
         plain = yield from super().search(learner, task)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.importance or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
-        lam_max = plain.notes.get("lam_max", self.lam_max or lam)
+        lam_max: float = plain.notes.get("lam_max") or self.lam_max or lam
         notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
 
         def at(down: float, up: float) -> Choice:
@@ -96,6 +96,8 @@ class LA(Quadratic):
             if self.modulate_head or not name.startswith("head.")
         )
         short = learner.settings.loosening == "short"
-        path = partial(search.short_path if short else partial(search.paper_path, budget=self.budget), up_matters=room)
+        path = partial(
+            search.short_path if short else partial(search.paper_path, budget=self.budget), up_matters=room
+        )
         trial, matched = yield from search.loosen(path, at, plain.trial.score)
         return Decision(trial, notes | {"matched": matched})

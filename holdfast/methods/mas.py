@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from holdfast import search
 from holdfast.methods.quadratic import Quadratic
-from holdfast.search import Choice, Decision
+from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner, Trial
+    from holdfast.learner import Learner
 
 
 @dataclass

@@ -16,13 +16,13 @@ from holdfast.equations import Pooling, pool, quadratic_penalty
 from holdfast.importance import Convention
 from holdfast.method import Kind, Method
 from holdfast.params import Params
-from holdfast.search import Choice, Decision
+from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner, Trial
+    from holdfast.learner import Learner
 
 THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
 
@@ -35,10 +35,16 @@ class Quadratic(Method):
     strengths: ClassVar[tuple[str, ...]] = ("lam",)
 
     lam: float = setting(0.0, "strength of the penalty; inf holds every weight the past needs")
-    thr: float | None = setting(None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental")
-    penalty: Literal["loss", "proximal"] = setting("loss", "in the loss (the paper), or a proximal step after it")
+    thr: float | None = setting(
+        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental"
+    )
+    penalty: Literal["loss", "proximal"] = setting(
+        "loss", "in the loss (the paper), or a proximal step after it"
+    )
     pooling: Pooling = setting("mean", "how importances of several tasks are pooled")
-    convention: Convention = setting("per-sample", "importance per sample, or as in the authors' released code")
+    convention: Convention = setting(
+        "per-sample", "importance per sample, or as in the authors' released code"
+    )
 
     importance: Params = field(default_factory=dict, init=False, repr=False)
     tasks_pooled: int = field(default=0, init=False, repr=False)
@@ -102,42 +108,41 @@ class Quadratic(Method):
 
     def strongest_lam(self, learner: Learner, gold: Trial, lr: float) -> Generator[Choice, Trial, Decision]:
         """λ_max, then stability decay from it or from the previous task's λ: see docs/conventions.md."""
+        settings, tried = learner.settings, dict[float, Trial]()
+        enough = (self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score
+        previous = self.lam if self.tasks_pooled > 1 else 0.0
+        # With all of a preallocated head held, as printed, zero plasticity is a score of 0. With a growing
+        # head new rows are free, so there it means: no better than the strongest penalty, and hardly moved.
+        printed = settings.logits == "all" and learner.scenario == "class-incremental"
+        top: Trial | None = None
 
         def at(lam: float) -> Choice:
             return {"lr": lr, "lam": lam}
 
-        settings, tried = learner.settings, dict[float, Any]()
-        enough = (self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score
-        previous = self.lam if self.tasks_pooled > 1 else 0.0
-        notes: dict[str, Any] = {"gold": gold.score, "flags": []}
-        printed = settings.logits == "all" and learner.scenario == "class-incremental"
-        if not printed:
-            held = yield at(math.inf)
-            notes["held"] = held.score
-            movement = self.movement(gold.params, learner)
-
         def still(trial: Trial) -> bool:
-            """Zero plasticity: as printed, a score of 0; with a growing head, no better than held weights."""
             tried[trial.choice["lam"]] = trial
-            if printed:
+            if top is None:
                 return trial.score <= 0.02
-            near = abs(trial.score - held.score) <= 0.01
-            return near and self.movement(trial.params, learner) <= 0.01 * movement
+            near = abs(trial.score - top.score) <= 0.01
+            return near and self.movement(trial, learner) <= 0.01 * moved_freely
 
         largest = max(float(alpha.max()) for alpha in self.importance.values() if alpha.numel())
-        base = 1 / (lr * largest) if largest > 0 else 1.0
-        points = [search.rounded(base * 10**i) for i in range(9)]
-        lam_max, reached = yield from search.smallest(points, at, still)
-        notes |= {"lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
-        if not printed and held.score >= enough:
-            # Frozen features suffice: nothing is gained by letting the trunk move.
-            trial = yield at(lam_max)
+        points = [search.rounded(10**i / (lr * largest or 1.0)) for i in range(9)]
+        if not printed:
+            top, moved_freely = (yield at(points[-1])), self.movement(gold, learner)
+        lam_max, reached = yield from search.smallest(points if printed else points[:-1], at, still)
+        if top is not None and not reached:
+            lam_max, reached = points[-1], still(top)
+        notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max}
+        notes["flags"] = [] if reached else ["ceiling"]
+        if top is not None and top.score >= enough:
+            # Even held weights learn the task well enough: nothing is gained by letting them go.
             notes["flags"].append("saturated")
-            return Decision(trial, notes)
+            return Decision((yield at(lam_max)), notes)
         found = yield from search.strongest(
             min(previous, lam_max) if previous > 0 else lam_max,
             at,
-            lambda trial: bool(trial.score >= enough),
+            lambda trial: trial.score >= enough,
             gold,
             decay=settings.lam_decay,
             steps=settings.lam_steps,
@@ -148,7 +153,7 @@ class Quadratic(Method):
         notes["flags"] += found.flags
         return Decision(found.trial, notes)
 
-    def movement(self, params: Params, learner: Learner) -> float:
+    def movement(self, trial: Trial, learner: Learner) -> float:
         """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
         start = P.snapshot(learner.model)
-        return 2 * float(quadratic_penalty(params, start, self.importance, 1.0))
+        return 2 * float(quadratic_penalty(trial.params, start, self.importance, 1.0))

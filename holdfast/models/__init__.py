@@ -23,6 +23,4 @@ def build_classifier(
     head = LinearHead(encoder.config.hidden_size, seed=seed, visible=settings.logits)
     if settings.head == "preallocated":
         head.add(labels)
-    return Classifier(
-        encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length
-    )
+    return Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)

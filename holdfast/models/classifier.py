@@ -54,6 +54,14 @@ class Classifier(nn.Module):
         return Output(features, logits, loss)
 
     def features(self, batch: Batch) -> Tensor:
+        """The sentence vectors, by groups of like length: the same numbers, far fewer padded tokens."""
+        groups = batch.by_length()
+        if len(groups) == 1:
+            return self.vectors(batch)
+        found = torch.cat([self.vectors(batch.rows(rows)) for rows in groups])
+        return found[torch.cat(groups).argsort()]
+
+    def vectors(self, batch: Batch) -> Tensor:
         """The sentence vector: mean of the tokens, the first token, or the encoder's own pooler."""
         out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
         if self.vector == "pooler":

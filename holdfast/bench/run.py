@@ -1,0 +1,165 @@
+"""One run: a method over a stream, from a spec to a record. Killed, it resumes at the trial it was in."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from holdfast import metrics
+from holdfast.bench.spec import Spec
+from holdfast.data.tasks import Stream
+from holdfast.errors import HoldfastError
+from holdfast.learner import Learner, Lesson
+from holdfast.models import build_classifier
+from holdfast.passes import Passes, added, without
+from holdfast.progress import Progress
+from holdfast.settings import to_json
+from holdfast.store import Store, locked, read_json, write_json
+
+Record = dict[str, Any]
+PACKAGES = (
+    "holdfast",
+    "torch",
+    "transformers",
+    "accelerate",
+    "safetensors",
+    "scikit-learn",
+    "home-assistant-intents",
+)
+
+
+def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progress | None = None) -> Record:
+    """Make the record of a spec in `out`, or give back the one that is there."""
+    path = out / f"{spec.digest()}.json"
+    if path.exists():
+        record: Record = read_json(path)
+        return record
+    # Everything that can be wrong with the request comes first, so that nothing is left behind.
+    stream, settings = spec.load_stream(data_dir), spec.settings()
+    method, fixed = spec.make_method()
+    model = build_classifier(spec.model, settings, seed=spec.seed, labels=stream.labels)
+    lessons = method.curriculum(stream)
+    workspace = out / ".trials" / path.stem
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {out}: {error.strerror}; choose another --out") from error
+    with locked(workspace):
+        learner = Learner(
+            model,
+            method,
+            lessons.scenario,
+            settings,
+            seed=spec.seed,
+            fixed=fixed,
+            workspace=workspace,
+            progress=progress or Progress(),
+        )
+        try:
+            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
+        except HoldfastError:
+            if learner.tasks_seen == 0:
+                shutil.rmtree(workspace, ignore_errors=True)
+            raise
+        if learner.accelerator.is_main_process:
+            write_json(path, record)
+            shutil.rmtree(workspace, ignore_errors=True)
+    return record
+
+
+def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, store: Store) -> Record:
+    started = time.perf_counter()
+    chosen: list[dict[str, Any]] = []
+    trials: list[dict[str, Any]] = []
+    scores: dict[str, list[list[float | None]]] = {"test": [], "valid": []}
+    passes: dict[str, Passes] = {"chosen": {}, "all": {}}
+    spent = 0.0
+    if store.current is not None:
+        tensors, meta = store.load()
+        learner.load_state(tensors, meta["learner"])
+        chosen, trials, scores, passes, spent = (
+            meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
+        )
+        learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
+    learner.progress.plan(len(lessons))
+    for lesson_number in range(learner.tasks_seen, len(lessons)):
+        lesson = learner.learn(lessons.tasks[lesson_number])
+        chosen.append(_chosen(lesson))
+        trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
+        passes = {
+            "chosen": added(passes["chosen"], lesson.chosen_passes),
+            "all": added(passes["all"], lesson.all_passes),
+        }
+        # Joint training is one lesson whose row is the last of the matrix; otherwise lesson k fills row k.
+        learnt = lesson_number + 1 + len(stream) - len(lessons)
+        for part, rows in scores.items():
+            rows += [[None] * len(stream)] * (learnt - 1 - len(rows))
+            known = [learner.score(getattr(task, part)) for task in stream.tasks[:learnt]]
+            rows.append(known + [None] * (len(stream) - learnt))
+        seconds = spent + time.perf_counter() - started
+        tensors, state = learner.state()
+        run_state = {
+            "chosen": chosen,
+            "trials": trials,
+            "scores": scores,
+            "passes": passes,
+            "seconds": seconds,
+        }
+        store.commit(tensors, {"learner": state, "run": run_state})
+        learner.drop_trials()
+    return {
+        "spec": spec.to_json(),
+        "tasks": [task.name for task in stream],
+        "chosen": chosen,
+        "trials": trials,
+        "scores": scores,
+        "metrics": summarise(scores["test"]),
+        "passes": {"chosen": passes["chosen"], "search": without(passes["all"], passes["chosen"])},
+        "seconds": round(spent + time.perf_counter() - started, 3),
+        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024),
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "revision": _revision(),
+    }
+
+
+def summarise(F: metrics.Matrix) -> dict[str, float | None]:
+    """The paper's metrics of one run. FWT needs the `seq` run beside it: the report fills it in."""
+    if any(F[k][i] is None for k in range(len(F)) for i in range(k + 1)):
+        return {"Ov": metrics.overall(F), "CF": None, "BWT+": None, "FWT": None}
+    return {
+        "Ov": metrics.overall(F),
+        "CF": metrics.forgetting(F),
+        "BWT+": metrics.positive_backward_transfer(F),
+        "FWT": None,
+    }
+
+
+def _chosen(lesson: Lesson) -> dict[str, Any]:
+    trial = lesson.decision.trial
+    values: Any = to_json(
+        {"task": lesson.task, **trial.choice, "score": trial.score, **lesson.decision.notes}
+    )
+    return dict(values)
+
+
+def _revision() -> str | None:
+    """The git revision of the code that ran, with a mark if it was edited since."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

