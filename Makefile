@@ -1,0 +1,38 @@
+# The whole set-up is plain venv + pip. Everything below runs from the repository's folder.
+PYTHON ?= python3
+BIN := .venv/bin
+RUNS ?= runs/quick
+
+.PHONY: env run test lint bench clean
+
+env: .venv/.ready
+
+# torch comes first and by its own version: asked for through another package, pip would take a build with CUDA.
+.venv/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; try make PYTHON=python3.11"; exit 2; }
+	@echo "building .venv (once; about a minute after downloads)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" 2>.venv/pip.log || { cat .venv/pip.log; exit 2; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>.venv/pip.log || { cat .venv/pip.log; exit 2; }
+	@touch $@
+
+run: env
+	@$(BIN)/holdfast models get minilm
+	@for method in seq la mtl; do \
+		$(BIN)/holdfast run --method $$method --stream home --preset quick --threads 2 --out $(RUNS) || exit $$?; \
+	done
+	@$(BIN)/holdfast report $(RUNS)
+
+test: env
+	$(BIN)/pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: env
+	$(BIN)/python benchmarks/speed.py
+
+clean:
+	rm -rf .venv runs build *.egg-info
