@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, did_you_mean
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -65,7 +64,14 @@ PRESETS: dict[str, dict[str, Any]] = {
     "full": {},
     "small": _SMALL,
     "quick": _SMALL
-    | {"train_per_class": 20, "valid_per_class": 10, "epochs": 6, "patience": 2, "rates": (3e-3,)},
+    | {
+        "train_per_class": 16,
+        "valid_per_class": 8,
+        "batch_size": 16,
+        "epochs": 6,
+        "patience": 2,
+        "rates": (3e-3,),
+    },
 }
 
 
@@ -145,11 +151,9 @@ def from_json(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def nearest(word: str, known: list[str], kind: str) -> str:
+def unknown(word: str, known: list[str], kind: str) -> str:
     """What to say about a name nobody knows: the nearest one, and all of them."""
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"unknown {kind} {word!r}; {hint}known: {', '.join(known)}"
+    return f"unknown {kind} {word!r}{did_you_mean(word, known)}; known: {', '.join(known)}"
 
 
 def fields_of(owner: type) -> dict[str, dataclasses.Field[Any]]:

@@ -16,7 +16,7 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.method import Method
 from holdfast.methods import METHODS
-from holdfast.settings import Settings, fields_of, from_json, nearest, parse, preset, to_json
+from holdfast.settings import Settings, fields_of, from_json, parse, preset, to_json, unknown
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Spec:
     def create(cls, *, method: str, stream: str, settings: Sequence[str] = (), **rest: Any) -> Spec:
         """A checked spec from what a user typed; `settings` are `name=value` strings."""
         if method not in METHODS:
-            raise HoldfastError(nearest(method, list(METHODS), "method"))
+            raise HoldfastError(unknown(method, list(METHODS), "method"))
         preset(rest.get("preset", "full"))
         chosen: dict[str, Any] = {}
         for item in settings:
@@ -46,7 +46,7 @@ class Spec:
             if not equals or owner is None:
                 known = sorted({**fields_of(METHODS[method]), **fields_of(Settings)})
                 raise HoldfastError(
-                    f"--set {item}: " + (nearest(name, known, "setting") if equals else "use name=value")
+                    f"--set {item}: " + (unknown(name, known, "setting") if equals else "use name=value")
                 )
             chosen[name] = to_json(parse(owner, name, text))
         if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.cache import cache_dir
 from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
-from holdfast.data.readers import HUB, did_you_mean, digest, read_pairs, stream_from_files
+from holdfast.data.readers import HUB, digest, read_pairs, stream_from_files
 from holdfast.data.tasks import Scenario, Split, Stream, Task
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, did_you_mean
 
 __all__ = [
     "STREAMS",
@@ -63,7 +64,8 @@ def load_stream(
     """A stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
 
     `order` is the number of one of the stream's orders or task names separated by commas; None is order 1,
-    which is the tasks as they come unless the paper says otherwise. `data_dir` falls back on HOLDFAST_DATA.
+    which is the tasks as they come unless the paper says otherwise. `data_dir` falls back on HOLDFAST_DATA,
+    then on what `holdfast data get` fetched.
     """
     if name in STREAMS:
         source = STREAMS[name]
@@ -110,7 +112,8 @@ def _home_domains(_: str | Path | None) -> Stream:
 
 def _in_data_dir(name: str, read: Callable[[Path], Stream]) -> Loader:
     def load(data_dir: str | Path | None) -> Stream:
-        place = data_dir or os.environ.get("HOLDFAST_DATA")
+        fetched = cache_dir() / "data"
+        place = data_dir or os.environ.get("HOLDFAST_DATA") or (fetched if fetched.is_dir() else None)
         if not place:
             raise HoldfastError(
                 f"stream {name!r} needs a data directory: pass --data-dir, set HOLDFAST_DATA,"

@@ -10,8 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.request import urlopen
 
-from holdfast.data.readers import did_you_mean
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, did_you_mean
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT = 60.0

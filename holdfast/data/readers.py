@@ -7,14 +7,13 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
 from io import BufferedReader
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.data.tasks import Split, Stream, Task
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, did_you_mean
 
 HUB = "hf:"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -34,13 +33,6 @@ class Row(NamedTuple):
 
 Rows = list[Row]
 Record = tuple[str, Mapping[str, Any]]  # the place, as an error names it, and the columns there
-
-
-def did_you_mean(word: str, known: Collection[str]) -> str:
-    """The end of an error about an unknown name: its nearest relative, or nothing."""
-    folded = {name.casefold(): name for name in known}
-    nearest = get_close_matches(word.casefold(), folded, n=1)
-    return f" (did you mean {folded[nearest[0]]!r}?)" if nearest else ""
 
 
 def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str = "label") -> Rows:

