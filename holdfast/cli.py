@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import Abort, ClickException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -33,13 +34,17 @@ DataDir = Annotated[
 
 def main() -> None:
     """Run the command line; what a user can put right is one line and exit code 2."""
+    errors = Console(stderr=True)
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except HoldfastError as error:
-        Console(stderr=True).print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        Console(stderr=True).print("stopped; the same command goes on where this one was")
+    except ClickException as error:
+        errors.print(f"[red]error:[/red] {escape(error.format_message())}", soft_wrap=True, highlight=False)
+        sys.exit(error.exit_code)
+    except (Abort, KeyboardInterrupt):
+        errors.print("stopped; the same command goes on where this one was")
         sys.exit(130)
 
 
@@ -63,6 +68,8 @@ def run(
         list[str], typer.Option(help="name=value of a method or of the run; may be repeated.")
     ] = [],  # noqa: B006
     threads: Annotated[int, typer.Option(min=1, help="Part of the spec: other threads, other bits.")] = 1,
+    text_column: Annotated[str | None, typer.Option(help="Of your own files; `text` if not given.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Of your own files; `label` if not given.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Learn a stream with a method and write one JSON record. Killed, it resumes where it was."""
@@ -71,10 +78,11 @@ def run(
     from holdfast.bench import run as run_spec
     from holdfast.display import display, print_record
 
+    columns = {"text_column": text_column, "label_column": label_column}
     spec = Spec.create(
         method=method,
         stream=stream,
-        settings=set,
+        settings=[*set, *(f"{name}={column}" for name, column in columns.items() if column)],
         order=order,
         seed=seed,
         preset=preset,

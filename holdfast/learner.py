@@ -17,7 +17,6 @@ from accelerate import Accelerator
 from holdfast import params as P
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Scenario, Split, Task
-from holdfast.errors import HoldfastError
 from holdfast.fit import fit
 from holdfast.losses import objective
 from holdfast.method import Method
@@ -112,17 +111,10 @@ class Learner:
 
     def begin(self, task: Task) -> None:
         """Check a task and make room for its labels, once, before any trial."""
-        if len(task.labels) < 2:
-            raise HoldfastError(
-                f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"
-            )
-        if not len(task.valid):
-            raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
+        self.method.admit(task)
         head = self.model.head
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
         head.teach(task.labels)
-        if unknown := sorted(set(task.valid.labels) - set(head.seen)):
-            raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
         if rows:
             self.method.grow(rows)
         self.model.to(self.accelerator.device)

@@ -17,6 +17,7 @@ from torch.optim import AdamW, Optimizer
 
 from holdfast import params as P
 from holdfast import search
+from holdfast.errors import HoldfastError
 from holdfast.params import Params
 from holdfast.settings import fields_of, from_json, setting, to_json
 
@@ -67,7 +68,18 @@ class Method:
     def after_task(self, learner: Learner, task: Task) -> None:
         """Consolidate what the next task must know."""
 
-    # ---- the search, beside the hooks -------------------------------------------------------------
+    # ---- beside the hooks: what it can learn, and its search ----------------------------------------
+
+    def admit(self, task: Task) -> None:
+        """Refuse a task this method cannot learn, before anything is trained."""
+        if len(task.labels) < 2:
+            raise HoldfastError(
+                f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"
+            )
+        if not len(task.valid):
+            raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
+        if unknown := sorted(set(task.valid.labels) - set(task.labels)):
+            raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """Yield hyper-parameters, receive the trial, return the decision: here, the best learning rate."""

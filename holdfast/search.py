@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from holdfast.equations import Params
+from holdfast.settings import Settings
 
 Choice = dict[str, Any]
 Engine = Literal["bisect", "linear"]
@@ -135,6 +136,53 @@ def strongest(
             failed = middle
     monotone = all(accept(seen[j]) for j in seen if j > passed)
     return found(passed, *(() if monotone else ("non-monotone",)))
+
+
+def strongest_lam(
+    points: Sequence[float],
+    at: At,
+    gold: Trial,
+    *,
+    enough: float,
+    previous: float,
+    movement: Callable[[Trial], float] | None,
+    settings: Settings,
+) -> Generator[Choice, Trial, Decision]:
+    """λ_max among ascending points, then the strongest λ that scores enough, from λ_max or the previous λ.
+
+    Zero plasticity, where λ_max begins, is a score of 0 if `movement` is None. Otherwise (new head rows are
+    free, so a task is always learnt a little) it is: no better than the strongest point, and hardly moved.
+    """
+    top: Trial | None = None if movement is None else (yield at(points[-1]))
+    tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
+
+    def still(trial: Trial) -> bool:
+        tried[trial.choice["lam"]] = trial
+        if movement is None or top is None:
+            return trial.score <= 0.02
+        return abs(trial.score - top.score) <= 0.01 and movement(trial) <= 0.01 * movement(gold)
+
+    lam_max, reached = yield from smallest(points if top is None else points[:-1], at, still)
+    if top is not None and not reached:
+        lam_max, reached = points[-1], still(top)
+    notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
+    if top is not None and top.score >= enough:
+        # Even held weights learn the task well enough: nothing is gained by letting them go.
+        notes["flags"].append("saturated")
+        return Decision((yield at(lam_max)), notes)
+    found = yield from strongest(
+        min(previous, lam_max) if previous > 0 else lam_max,
+        at,
+        lambda trial: trial.score >= enough,
+        gold,
+        decay=settings.lam_decay,
+        steps=settings.lam_steps,
+        limit=settings.lam_trials,
+        engine=settings.engine,
+        known=tried,
+    )
+    notes["flags"] += found.flags
+    return Decision(found.trial, notes)
 
 
 Path = Callable[[Sequence[float]], Iterable[tuple[float, float]]]

@@ -46,6 +46,8 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
     method, fixed = spec.make_method()
     model = build_classifier(spec.model, settings, seed=spec.seed, labels=stream.labels)
     lessons = method.curriculum(stream)
+    for task in lessons:
+        method.admit(task)
     workspace = out / ".trials" / path.stem
     try:
         workspace.mkdir(parents=True, exist_ok=True)
@@ -62,12 +64,7 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
             workspace=workspace,
             progress=progress or Progress(),
         )
-        try:
-            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
-        except HoldfastError:
-            if learner.tasks_seen == 0:
-                shutil.rmtree(workspace, ignore_errors=True)
-            raise
+        record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
         if learner.accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
 
 from holdfast import params as P
 from holdfast import search
@@ -57,22 +59,24 @@ class LA(Quadratic):
         return learner.once("look-ahead importance", compute)
 
     def modulated(self, ahead: Params) -> Params:
-        """α', tensor by tensor: equations 4 and 5. The head is held by α_{k-1} as it is."""
-        weights = {}
-        for name, past in self.importance.items():
-            if name.startswith("head.") and not self.modulate_head:
-                weights[name] = past
-                continue
-            rho = relative_importance(past, ahead[name])
-            tau = self.cutoff(rho)
+        """α', tensor by tensor: equation 5. What is not modulated is held by α_{k-1} as it is."""
+        weights = dict(self.importance)
+        for name, rho, tau in self.relative(ahead):
             lowest, highest = up_bounds(tau, self.lam, self.lam_max or self.lam)
             up = lowest + self.up * (highest - lowest)
-            weights[name] = modulate(past, rho, tau, up, self.down or 0.0, self.strategy)
+            weights[name] = modulate(self.importance[name], rho, tau, up, self.down or 0.0, self.strategy)
         return weights
 
-    def cutoff(self, rho: P.Tensor) -> float:
-        """τ of one tensor."""
-        return cutoff(rho, self.fraction) if self.tau is None else self.tau
+    def relative(self, ahead: Params) -> Iterator[tuple[str, Tensor, float]]:
+        """ρ and τ of every tensor that is modulated: equation 4. The head is left out by default."""
+        for name, past in self.importance.items():
+            if self.modulate_head or not name.startswith("head."):
+                rho = relative_importance(past, ahead[name])
+                yield name, rho, cutoff(rho, self.fraction) if self.tau is None else self.tau
+
+    def plain(self, gold: Trial, lam: float) -> Choice:
+        """λ is searched with the plain importance, whatever the previous task ended with."""
+        return super().plain(gold, lam) | {"down": None}
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up to match it."""
@@ -81,23 +85,18 @@ class LA(Quadratic):
         if not self.importance or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
         lam_max: float = plain.notes.get("lam_max") or self.lam_max or lam
-        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
 
         def at(down: float, up: float) -> Choice:
             return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up}
 
+        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
         if {"down", "up"} <= learner.fixed:
             return Decision((yield at(self.down or 0.0, self.up)), notes)
         with self.trying({"lr": lr}):
             ahead = self.look_ahead_importance(learner, task)
-        room = any(
-            lam_max / lam > up_bounds(self.cutoff(relative_importance(past, ahead[name])), lam, lam_max)[0]
-            for name, past in self.importance.items()
-            if self.modulate_head or not name.startswith("head.")
-        )
-        short = learner.settings.loosening == "short"
-        path = partial(
-            search.short_path if short else partial(search.paper_path, budget=self.budget), up_matters=room
-        )
+        room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))
+        path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
+        if learner.settings.loosening == "short":
+            path = partial(search.short_path, up_matters=room)
         trial, matched = yield from search.loosen(path, at, plain.trial.score)
         return Decision(trial, notes | {"matched": matched})

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -100,60 +101,32 @@ class Quadratic(Method):
         gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
         if not self.importance:
             return Decision(gold, {"gold": gold.score})
-        lr = gold.choice["lr"]
         if "lam" in learner.fixed:
-            trial = yield {"lr": lr, "lam": self.lam}
+            trial = yield self.plain(gold, self.lam)
             return Decision(trial, {"gold": gold.score})
-        return (yield from self.strongest_lam(learner, gold, lr))
+        return (yield from self.strongest_lam(learner, gold))
 
-    def strongest_lam(self, learner: Learner, gold: Trial, lr: float) -> Generator[Choice, Trial, Decision]:
-        """λ_max, then stability decay from it or from the previous task's λ: see docs/conventions.md."""
-        settings, tried = learner.settings, dict[float, Trial]()
-        enough = (self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score
-        previous = self.lam if self.tasks_pooled > 1 else 0.0
-        # With all of a preallocated head held, as printed, zero plasticity is a score of 0. With a growing
-        # head new rows are free, so there it means: no better than the strongest penalty, and hardly moved.
-        printed = settings.logits == "all" and learner.scenario == "class-incremental"
-        top: Trial | None = None
+    def plain(self, gold: Trial, lam: float) -> Choice:
+        """The gold trial's hyper-parameters with a penalty of this strength, weighed by plain importance."""
+        return {"lr": gold.choice["lr"], "lam": lam}
 
-        def at(lam: float) -> Choice:
-            return {"lr": lr, "lam": lam}
-
-        def still(trial: Trial) -> bool:
-            tried[trial.choice["lam"]] = trial
-            if top is None:
-                return trial.score <= 0.02
-            near = abs(trial.score - top.score) <= 0.01
-            return near and self.movement(trial, learner) <= 0.01 * moved_freely
-
+    def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
+        """The strongest λ that keeps thr of the gold score: see docs/conventions.md."""
         largest = max(float(alpha.max()) for alpha in self.importance.values() if alpha.numel())
-        points = [search.rounded(10**i / (lr * largest or 1.0)) for i in range(9)]
-        if not printed:
-            top, moved_freely = (yield at(points[-1])), self.movement(gold, learner)
-        lam_max, reached = yield from search.smallest(points if printed else points[:-1], at, still)
-        if top is not None and not reached:
-            lam_max, reached = points[-1], still(top)
-        notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max}
-        notes["flags"] = [] if reached else ["ceiling"]
-        if top is not None and top.score >= enough:
-            # Even held weights learn the task well enough: nothing is gained by letting them go.
-            notes["flags"].append("saturated")
-            return Decision((yield at(lam_max)), notes)
-        found = yield from search.strongest(
-            min(previous, lam_max) if previous > 0 else lam_max,
-            at,
-            lambda trial: trial.score >= enough,
+        points = [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
+        # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
+        printed = learner.settings.logits == "all" and learner.scenario == "class-incremental"
+        return search.strongest_lam(
+            points,
+            partial(self.plain, gold),
             gold,
-            decay=settings.lam_decay,
-            steps=settings.lam_steps,
-            limit=settings.lam_trials,
-            engine=settings.engine,
-            known=tried,
+            enough=(self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score,
+            previous=self.lam if self.tasks_pooled > 1 else 0.0,
+            movement=None if printed else partial(self.movement, learner),
+            settings=learner.settings,
         )
-        notes["flags"] += found.flags
-        return Decision(found.trial, notes)
 
-    def movement(self, trial: Trial, learner: Learner) -> float:
+    def movement(self, learner: Learner, trial: Trial) -> float:
         """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
         start = P.snapshot(learner.model)
         return 2 * float(quadratic_penalty(trial.params, start, self.importance, 1.0))
