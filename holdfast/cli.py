@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from click import Abort, ClickException
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -34,18 +33,16 @@ DataDir = Annotated[
 
 def main() -> None:
     """Run the command line; what a user can put right is one line and exit code 2."""
-    errors = Console(stderr=True)
     try:
-        sys.exit(app(standalone_mode=False))
+        app()
     except HoldfastError as error:
-        errors.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+        say_error(f"[red]error:[/red] {escape(str(error))}")
         sys.exit(2)
-    except ClickException as error:
-        errors.print(f"[red]error:[/red] {escape(error.format_message())}", soft_wrap=True, highlight=False)
-        sys.exit(error.exit_code)
-    except (Abort, KeyboardInterrupt):
-        errors.print("stopped; the same command goes on where this one was")
-        sys.exit(130)
+
+
+def say_error(markup: str) -> None:
+    """One line on stderr."""
+    Console(stderr=True).print(markup, soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -90,8 +87,12 @@ def run(
         model=model,
         threads=threads,
     )
-    with display(console, title=f"{method} on {stream}") as progress:
-        record = run_spec(spec, out, data_dir=data_dir, progress=progress)
+    try:
+        with display(console, title=f"{method} on {stream}") as progress:
+            record = run_spec(spec, out, data_dir=data_dir, progress=progress)
+    except KeyboardInterrupt:
+        say_error("stopped; the same command goes on where this one was")
+        raise typer.Exit(130) from None
     print_record(console, record)
     console.print(f"record: {out / spec.digest()}.json", soft_wrap=True, highlight=False)
 

@@ -83,10 +83,14 @@ def test_unknown_names_get_a_suggestion(
     fails(capsys, "use name=value", *run(tmp_path, tiny, "home", "--set", "epochs"), left=out)
     fails(capsys, "unknown preset", *run(tmp_path, tiny, "home", "--preset", "tiny"), left=out)
     fails(capsys, "has no task 'home-9'", *run(tmp_path, tiny, "home", "--order", "home-9"), left=out)
-    fails(capsys, "no such option", "run", "--metod", "la")
     fails(capsys, "nothing to download for 'hwu46'", "data", "get", "hwu46")
     fails(capsys, "is not a folder", "report", str(tmp_path / "nowhere"))
     fails(capsys, "holds no records", "report", str(tmp_path))
+
+
+def test_a_mistyped_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--metod", "la") == 2
+    assert "--metod" in capsys.readouterr().err
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_training(

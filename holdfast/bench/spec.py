@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.data import STREAMS, load_stream
+from holdfast.data import STREAMS, check_stream_name, load_stream
 from holdfast.data.readers import digest
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
@@ -38,6 +38,7 @@ class Spec:
         """A checked spec from what a user typed; `settings` are `name=value` strings."""
         if method not in METHODS:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
+        check_stream_name(stream)
         preset(rest.get("preset", "full"))
         chosen: dict[str, Any] = {}
         for item in settings:

@@ -20,6 +20,7 @@ __all__ = [
     "Stream",
     "StreamSource",
     "Task",
+    "check_stream_name",
     "describe",
     "digest",
     "load_stream",
@@ -67,20 +68,25 @@ def load_stream(
     which is the tasks as they come unless the paper says otherwise. `data_dir` falls back on HOLDFAST_DATA,
     then on what `holdfast data get` fetched.
     """
+    check_stream_name(name)
+    orders: Mapping[int, tuple[str, ...]] = {}
     if name in STREAMS:
-        source = STREAMS[name]
-        stream, orders = source.load(data_dir), source.orders
-    elif name.startswith(HUB) or Path(name).exists():
-        stream, orders = stream_from_files(name, text_column=text_column, label_column=label_column), {}
+        stream, orders = STREAMS[name].load(data_dir), STREAMS[name].orders
     else:
-        raise HoldfastError(
-            f"unknown stream {name!r}{did_you_mean(name, STREAMS)}; the streams are {', '.join(STREAMS)},"
-            " or give the path of a file or folder, or hf:owner/name"
-        )
+        stream = stream_from_files(name, text_column=text_column, label_column=label_column)
     numbered = {str(number): names for number, names in orders.items()}
     numbered.setdefault("1", tuple(task.name for task in stream))
     chosen = order or "1"
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
+
+
+def check_stream_name(name: str) -> None:
+    """Refuse a name that is neither in the registry nor a path nor on the hub, before anything is read."""
+    if not (name in STREAMS or name.startswith(HUB) or Path(name).exists()):
+        raise HoldfastError(
+            f"unknown stream {name!r}{did_you_mean(name, STREAMS)}; the streams are {', '.join(STREAMS)},"
+            " or give the path of a file or folder, or hf:owner/name"
+        )
 
 
 def describe(stream: Stream, examples: int = 2) -> list[ClassSummary]:

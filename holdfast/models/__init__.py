@@ -18,7 +18,7 @@ def build_classifier(
 ) -> Classifier:
     """A classifier on a named encoder; `labels` are those of the whole stream, for a preallocated head."""
     settings = settings or Settings()
-    encoder, tokenizer = load_encoder(name)
+    encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")
     adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
     head = LinearHead(encoder.config.hidden_size, seed=seed, visible=settings.logits)
     if settings.head == "preallocated":

@@ -77,8 +77,11 @@ def get(name: str) -> Path:
     return home
 
 
-def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a float32 encoder and its tokenizer by any name `resolve` takes, running no code of theirs."""
+def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a float32 encoder and its tokenizer by any name `resolve` takes, running no code of theirs.
+
+    A checkpoint without a pooler is usual and fine, unless the `pooler` is what will be read.
+    """
     where = resolve(name)
     try:
         with _quiet():
@@ -89,9 +92,9 @@ def load_encoder(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error
-    # transformers fills gaps without a word. A checkpoint saved without a pooler is usual; random weights
-    # elsewhere, or a tokenizer that knows no word, would only show as poor scores.
-    if missing := sorted(key for key in info["missing_keys"] if not key.startswith("pooler.")):
+    # transformers fills gaps without a word: random weights, or a tokenizer that knows no word, would only
+    # show as poor scores.
+    if missing := sorted(key for key in info["missing_keys"] if pooler or not key.startswith("pooler.")):
         raise HoldfastError(f"the model {name!r} lacks {len(missing)} weights, the first is {missing[0]}")
     if len(tokenizer) == len(tokenizer.all_special_ids):
         raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
