@@ -31,7 +31,7 @@ class FitResult:
 
     epochs: int = 0
     best_epoch: int = 0
-    valid_loss: float = math.nan
+    valid_loss: float = math.inf
     batches: int = 0
     seconds: float = 0.0
     samples: int = 0
@@ -62,6 +62,7 @@ def fit(
     if not weights or not len(train):
         return result
     deployed = deployed or (lambda: P.snapshot(model))
+    was_training = model.training
     torch.manual_seed(seed)
     shuffle = torch.Generator().manual_seed(seed)
     runner = accelerator.prepare_model(model)
@@ -106,6 +107,8 @@ def fit(
                 break
     P.restore(model, best.params)
     method.load_state_dict(best.state)
+    model.train(was_training)
+    accelerator.free_memory()  # it would keep every optimiser it was ever given
     return result
 
 

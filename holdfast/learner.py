@@ -23,11 +23,13 @@ from holdfast.method import Method
 from holdfast.metrics import macro_f1
 from holdfast.models.classifier import Classifier
 from holdfast.params import Params
-from holdfast.passes import Passes, added
+from holdfast.passes import Passes, added, without
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
 from holdfast.store import read_meta, read_tensors, write_tensors
+
+LOOK_AHEAD = "look-ahead"
 
 
 @dataclass
@@ -61,7 +63,8 @@ class Lesson:
     decision: Decision
     trials: list[Trial]
     chosen_passes: Passes
-    all_passes: Passes
+    search_passes: Passes
+    """All other passes: those of trials that were not chosen and not looked ahead with."""
 
 
 @dataclass
@@ -103,8 +106,7 @@ class Learner:
         with self._counting() as consolidation:
             self.method.after_task(self, task)
         chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
-        every = added(*(trial.passes for trial in self._trials.values()), *self._once_passes(), consolidation)
-        lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, every)
+        lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, self._search_passes(trial))
         self.tasks_seen += 1
         self._begin_anew()
         return lesson
@@ -119,6 +121,7 @@ class Learner:
             self.method.grow(rows)
         self.model.to(self.accelerator.device)
         self._task = task
+        self._task_key = _digest(repr(task))
         self._start = (P.snapshot(self.model), self.method.state_dict())
         self.progress.task(self.tasks_seen + 1, task.name)
 
@@ -126,7 +129,7 @@ class Learner:
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
         off: Choice = {"lr": self.method.lr} | dict.fromkeys(self.method.strengths, 0.0)
         trial = self.trial(task, off)
-        self._borrow("look-ahead", trial.passes)
+        self._borrow(LOOK_AHEAD, trial.passes)
         return trial.params
 
     def once(self, what: str, compute: Callable[[], Params]) -> Params:
@@ -145,7 +148,7 @@ class Learner:
         """Train with these hyper-parameters from the task's start, and put everything back."""
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
-            path = self._directory / f"{self.tasks_seen + 1:03d}-{_digest(key)}.trial"
+            path = self._directory / f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
             self.progress.trial(len(self._trials) + 1, describe(choice))
             reused = path.exists()
             if not reused:
@@ -209,7 +212,7 @@ class Learner:
         tensors, meta = read_tensors(trial.path)
         P.restore(self.model, tensors.pop("weights"))
         self.method.load_state_dict(tensors | meta["state"])
-        self.method.set(**trial.choice)
+        self.method.set(**{n: value for n, value in trial.choice.items() if n not in self.fixed})
 
     def _put_back(self) -> None:
         params, state = self._start
@@ -270,8 +273,8 @@ class Learner:
         """Everything that survives: weights, the method's state, labels, hyper-parameters."""
         tensors, numbers = split_state(self.method.state_dict())
         meta = {
-            "labels": self.model.head.labels,
-            "seen": self.model.head.seen,
+            "labels": list(self.model.head.labels),
+            "seen": list(self.model.head.seen),
             "tasks_seen": self.tasks_seen,
             "hparams": self.method.hparams(),
             "numbers": numbers,
@@ -280,8 +283,7 @@ class Learner:
 
     def load_state(self, tensors: dict[str, Params], meta: dict[str, Any]) -> None:
         """Put back what `state` gave."""
-        self.model.head.add(meta["labels"])
-        self.model.head.teach(meta["seen"])
+        self.model.head.become(meta["labels"], meta["seen"])
         self.model.to(self.accelerator.device)
         device = self.accelerator.device
         moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
@@ -318,11 +320,14 @@ class Learner:
     def _borrow(self, what: str, passes: Passes) -> None:
         self._borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}
 
-    def _once_passes(self) -> list[Passes]:
-        """Shared work of every trial, each piece once; a look-ahead is a trial and counted as one."""
+    def _search_passes(self, chosen: Trial) -> Passes:
+        """What the chosen training did not need. A look-ahead is one of the trials, under another name."""
+        trials = [trial.passes for trial in self._trials.values() if trial is not chosen]
         pieces = {what: p for trial in self._trials.values() for what, p in trial.borrowed.items()}
         pieces |= self._borrowed
-        return [passes for what, passes in pieces.items() if what != "look-ahead"]
+        shared = [p for what, p in pieces.items() if what != LOOK_AHEAD and what not in chosen.borrowed]
+        ahead = chosen.borrowed.get(LOOK_AHEAD, {}).get(LOOK_AHEAD)
+        return without(added(*trials, *shared), {"train": ahead} if ahead else {})
 
     def drop_trials(self) -> None:
         """Delete the trial files of finished tasks."""

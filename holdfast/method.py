@@ -42,7 +42,7 @@ class Method:
     reduces_to_seq: ClassVar[bool | str] = True
     """With its strengths at zero it equals SEQ bit for bit; or the reason why not."""
 
-    lr: float = setting(3e-4, "learning rate")
+    lr: float = setting(3e-4, "learning rate", least=0)
 
     # ---- the six hooks ----------------------------------------------------------------------------
 
@@ -72,6 +72,8 @@ class Method:
 
     def admit(self, task: Task) -> None:
         """Refuse a task this method cannot learn, before anything is trained."""
+        if not len(task.train):
+            raise HoldfastError(f"task {task.name!r} has no training sentences")
         if len(task.labels) < 2:
             raise HoldfastError(
                 f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"

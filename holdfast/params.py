@@ -37,8 +37,8 @@ def restore(model: nn.Module, params: Params) -> None:
 def using(model: nn.Module, params: Params) -> Iterator[None]:
     """Run the block with these weights in the model, then put its own back."""
     own = snapshot(model)
-    restore(model, params)
     try:
+        restore(model, params)
         yield
     finally:
         restore(model, own)

@@ -21,8 +21,9 @@ STRONGEST = 1e30  # keeps c/(1+c) a number; there it is 1 in floating point anyw
 
 def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
     """(u + c θ*)/(1 + c), c = r λ a, as an interpolation: a weight at its anchor stays there exactly."""
-    c = strength.float().clamp(max=STRONGEST)
-    return torch.lerp(u.float(), anchor.float(), c / (1 + c)).to(u.dtype)
+    precision = torch.promote_types(u.dtype, torch.float32)
+    c = strength.to(precision).clamp(max=STRONGEST)
+    return torch.lerp(u.to(precision), anchor.to(precision), c / (1 + c)).to(u.dtype)
 
 
 def step_sizes(optimizer: Optimizer, weight: Tensor, group: dict[str, Any]) -> Tensor | float:
@@ -47,7 +48,8 @@ def pull_after_step(
         for group in own.param_groups:
             for weight in group["params"]:
                 name = names[weight]
-                strength = step_sizes(own, weight, group) * lam * weights[name]
+                # λ meets the importance first: r λ alone may overflow, and infinity times 0 is no number.
+                strength = step_sizes(own, weight, group) * (lam * weights[name])
                 weight.copy_(pulled(weight, anchor[name], strength))
 
     names = {weight: name for name, weight in params.items()}

@@ -104,6 +104,8 @@ def strongest(
         return limit is not None and made >= limit
 
     def found(j: int, *flags: str) -> Found:
+        if any(weaker > j and not accept(trial) for weaker, trial in seen.items()):
+            flags += ("non-monotone",)
         return Found(grid[j], seen[j], flags) if j <= steps else Found(0.0, free, flags)
 
     def ask(j: int) -> Generator[Choice, Trial, bool]:
@@ -118,7 +120,7 @@ def strongest(
     if engine == "linear":
         for j in range(1, steps + 1):
             if j not in seen and spent():
-                return Found(0.0, free, ("limit",))
+                return found(min((k for k in seen if accept(seen[k])), default=steps + 1), "limit")
             if (yield from ask(j)):
                 return found(j)
         return found(steps + 1)
@@ -134,8 +136,7 @@ def strongest(
             passed = middle
         else:
             failed = middle
-    monotone = all(accept(seen[j]) for j in seen if j > passed)
-    return found(passed, *(() if monotone else ("non-monotone",)))
+    return found(passed)
 
 
 def strongest_lam(
@@ -155,12 +156,13 @@ def strongest_lam(
     """
     top: Trial | None = None if movement is None else (yield at(points[-1]))
     tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
+    moved_freely = 0.0 if movement is None else movement(gold)
 
     def still(trial: Trial) -> bool:
         tried[trial.choice["lam"]] = trial
         if movement is None or top is None:
             return trial.score <= 0.02
-        return abs(trial.score - top.score) <= 0.01 and movement(trial) <= 0.01 * movement(gold)
+        return abs(trial.score - top.score) <= 0.01 and movement(trial) <= 0.01 * moved_freely
 
     lam_max, reached = yield from smallest(points if top is None else points[:-1], at, still)
     if top is not None and not reached:

@@ -14,9 +14,9 @@ from holdfast.errors import HoldfastError, did_you_mean
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-def setting(default: Any, help: str) -> Any:
-    """A field with the help that `holdfast methods`, the command line and the docs all print."""
-    return field(default=default, metadata={"help": help})
+def setting(default: Any, help: str, least: float | None = None) -> Any:
+    """A field with the help that the command line and the docs print, and the least value it may have."""
+    return field(default=default, metadata={"help": help, "least": least})
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Settings:
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
-    max_length: int = setting(128, "tokens of a sentence that are read")
+    max_length: int = setting(128, "tokens of a sentence that are read", least=1)
     head: Literal["growing", "preallocated"] = setting(
         "growing", "rows appear with labels, or all at the start"
     )
@@ -35,17 +35,17 @@ class Settings:
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
     text_column: str = setting("text", "column with the sentence, for a stream of your own files")
     label_column: str = setting("label", "column with the label, for a stream of your own files")
-    train_per_class: int | None = setting(None, "at most so many training sentences per class")
-    valid_per_class: int | None = setting(None, "at most so many validation sentences per class")
-    batch_size: int = setting(32, "sentences per optimiser step")
-    epochs: int = setting(50, "at most so many epochs per training")
-    patience: int = setting(5, "epochs without a gain above min_delta before training stops")
+    train_per_class: int | None = setting(None, "at most so many training sentences per class", least=1)
+    valid_per_class: int | None = setting(None, "at most so many validation sentences per class", least=1)
+    batch_size: int = setting(32, "sentences per optimiser step", least=1)
+    epochs: int = setting(50, "at most so many epochs per training", least=1)
+    patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
     min_delta: float = setting(0.002, "gain in validation loss that resets patience")
     rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task")
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
     lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j")
-    lam_steps: int = setting(175, "steps of the lambda grid below its start")
-    lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid")
+    lam_steps: int = setting(175, "steps of the lambda grid below its start", least=1)
+    lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid", least=1)
     loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
 
 
@@ -88,10 +88,15 @@ def preset(name: str) -> Settings:
 def parse(owner: type, name: str, text: str) -> Any:
     """The value of a dataclass field from what a user typed."""
     hint = get_type_hints(owner)[name]
+    least = fields_of(owner)[name].metadata["least"]
     try:
-        return _parse(hint, text)
+        value = _parse(hint, text)
+        if value == () or (least is not None and value is not None and value < least):
+            raise ValueError(text)
     except ValueError:
-        raise HoldfastError(f"--set {name}={text}: expected {_describe(hint)}") from None
+        bound = "" if least is None else f" of at least {least}"
+        raise HoldfastError(f"--set {name}={text}: expected {_describe(hint)}{bound}") from None
+    return value
 
 
 def _parse(hint: Any, text: str) -> Any:
@@ -123,14 +128,14 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join("none" if option is type(None) else _describe(option) for option in options)
     if get_origin(hint) is tuple:
-        return f"{_describe(options[0])}s separated by commas"
+        return f"{_describe(options[0]).removeprefix('a ')}s separated by commas"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}[hint]
 
 
 def to_json(value: Any) -> Json:
-    """A value as JSON can hold it: infinity is the string "inf", a tuple a list."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
+    """A value as JSON can hold it: infinity is the string "inf", no number is null, a tuple a list."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf"
     if isinstance(value, tuple | list):
         return [to_json(item) for item in value]
     if isinstance(value, Mapping):
@@ -141,14 +146,13 @@ def to_json(value: Any) -> Json:
 def from_json(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a dataclass from their JSON."""
     hints = get_type_hints(owner)
-    return {
-        name: math.inf
-        if value == "inf" and hints[name] is not str
-        else tuple(value)
-        if isinstance(value, list)
-        else value
-        for name, value in values.items()
-    }
+    return {name: value if hints[name] is str else _from_json(value) for name, value in values.items()}
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_from_json, value))
+    return math.inf if value == "inf" else value
 
 
 def unknown(word: str, known: list[str], kind: str) -> str:

@@ -12,7 +12,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a place that cannot be written holds nothing to clear away either
+            temporary.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -101,7 +102,12 @@ class Store:
     def current(self) -> int | None:
         """The committed generation, None before the first."""
         pointer = self.root / "CURRENT"
-        return int(pointer.read_text()) if pointer.exists() else None
+        try:
+            return int(pointer.read_text()) if pointer.exists() else None
+        except ValueError as error:
+            raise HoldfastError(
+                f"{pointer} is damaged; write the number of the last good generation in it"
+            ) from error
 
     def commit(self, tensors: Tensors, meta: Any) -> int:
         """Write the next generation and make it current, in this order."""
@@ -124,7 +130,7 @@ class Store:
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
         """A generation, by default the current one."""
-        number = number or self.current
+        number = self.current if number is None else number
         if number is None:
             raise HoldfastError(f"{self.root} holds no Holdfast state")
         return read_tensors(self._path(number) / "state.safetensors")

@@ -70,7 +70,7 @@ def test_modulate_by_hand(strategy: str, expected: list[float]) -> None:
 
 def test_modulate_is_balance_unless_told_otherwise_and_refuses_other_words() -> None:
     assert torch.equal(modulate(PAST, RHO, TAU, 2, 0.5), modulate(PAST, RHO, TAU, 2, 0.5, "balance"))
-    with pytest.raises(ValueError, match="'both'.*balance, cf or kt"):
+    with pytest.raises(ValueError, match=r"'both'.*balance, cf or kt"):
         modulate(PAST, RHO, TAU, 2.0, 0.5, "both")  # type: ignore[arg-type]
 
 
@@ -135,7 +135,7 @@ def test_running_mean_over_three_tasks_is_the_plain_mean() -> None:
 def test_pool_max_and_unknown() -> None:
     pooled = pool({"w": torch.tensor([2.0, 4.0])}, {"w": torch.tensor([3.0, 1.0])}, 7, "max")
     assert pooled["w"].tolist() == [3.0, 4.0]
-    with pytest.raises(ValueError, match="'sum'.*mean or max"):
+    with pytest.raises(ValueError, match=r"'sum'.*mean or max"):
         pool({}, {}, 0, "sum")  # type: ignore[arg-type]
 
 

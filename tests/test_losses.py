@@ -83,7 +83,11 @@ def test_both_losses_by_slow_loop(data: st.DataObject) -> None:
     total = norm = 0.0
     for row, label, kept in zip(z, y, keep, strict=True):
         if kept:
-            p = prior[label] * math.exp(row[label]) / sum(q * math.exp(v) for q, v in zip(prior, row, strict=True))
+            p = (
+                prior[label]
+                * math.exp(row[label])
+                / sum(q * math.exp(v) for q, v in zip(prior, row, strict=True))
+            )
             total -= weights[label] * math.log(p)
             norm += weights[label]
     labels = torch.tensor([label if kept else IGNORED for label, kept in zip(y, keep, strict=True)])
@@ -93,7 +97,10 @@ def test_both_losses_by_slow_loop(data: st.DataObject) -> None:
 
 
 def test_class_weighted_cross_entropy_is_torchs_and_ignores_fillers() -> None:
-    z, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    z, y = (
+        torch.randn(8, 3, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]),
+    )
     weights = torch.tensor([0.41, 0.89, 0.16])
     loss = Objective(torch.zeros(3), weights)
     torch.testing.assert_close(loss(z, y), functional.cross_entropy(z, y, weights))
@@ -132,7 +139,7 @@ def test_the_papers_weights_and_what_they_do_not_know() -> None:
         return loss.weights.tolist()
 
     assert weights(task(split(change=1, neutral=1))) == pytest.approx([0.16, 0.41, 0.89])
-    with pytest.raises(HoldfastError, match="'joy'.*class_weights=task") as error:
+    with pytest.raises(HoldfastError, match=r"'joy'.*class_weights=task") as error:
         weights(task(split(change=1, joy=1)))
     assert "\n" not in str(error.value)
 
@@ -172,6 +179,8 @@ def test_every_class_of_every_hwu64_task_has_its_count_as_prior(order: str) -> N
             counts[label] = counts.get(label, 0) + 1
         seen += lesson.labels
         loss = objective("class-incremental", lesson, "train", rows=stream.labels, seen=seen)
-        expected = [float(counts[label]) if label in counts else float(label in past) for label in stream.labels]
+        expected = [
+            float(counts[label]) if label in counts else float(label in past) for label in stream.labels
+        ]
         assert loss.log_prior.exp().tolist() == pytest.approx(expected)
         assert sum(value > 1 for value in expected) == 5

@@ -109,16 +109,18 @@ def test_forward_transfer_refuses_another_stream() -> None:
 
 def test_one_task() -> None:
     assert overall([[0.7]]) == 0.7
-    assert forgetting([[0.7]]) == positive_backward_transfer([[0.7]]) == forward_transfer([[0.7]], [[0.1]]) == 0
+    assert (
+        forgetting([[0.7]]) == positive_backward_transfer([[0.7]]) == forward_transfer([[0.7]], [[0.1]]) == 0
+    )
     with pytest.raises(ValueError, match="unfinished"):
         forgetting([[None]])
 
 
 def test_macro_f1_a_prediction_outside_the_gold_labels_costs_recall_only() -> None:
     # a: precision 1, recall 1/2, F1 2/3; b: 1. Over {a, b, c}, as a plain macro average, it would be .556.
-    assert macro_f1("aabb", "acbb") == pytest.approx((2 / 3 + 1) / 2)
-    assert macro_f1("aabb", "cccc") == 0.0
-    assert macro_f1("aab", "aaa") == pytest.approx((0.8 + 0) / 2)  # a: precision 2/3, recall 1
+    assert macro_f1(list("aabb"), list("acbb")) == pytest.approx((2 / 3 + 1) / 2)
+    assert macro_f1(list("aabb"), list("cccc")) == 0.0
+    assert macro_f1(list("aab"), list("aaa")) == pytest.approx((0.8 + 0) / 2)  # a: precision 2/3, recall 1
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abcde")), min_size=1, max_size=30))

@@ -85,6 +85,8 @@ def test_grow_appends_initial_values_or_zeros() -> None:
 def test_zeros_and_size() -> None:
     own = {"a": torch.ones(2, 3, dtype=torch.float64), "b": torch.ones(4), "c": torch.ones(0, 7)}
     zeros = P.zeros(own)
-    assert {n: (v.shape, v.dtype) for n, v in zeros.items()} == {n: (v.shape, v.dtype) for n, v in own.items()}
+    assert {n: (v.shape, v.dtype) for n, v in zeros.items()} == {
+        n: (v.shape, v.dtype) for n, v in own.items()
+    }
     assert not any(v.any() for v in zeros.values())
     assert P.size(own) == 10

@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from accelerate import Accelerator
 
 from holdfast import metrics
 from holdfast.bench.spec import Spec
@@ -18,7 +21,7 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.learner import Learner, Lesson
 from holdfast.models import build_classifier
-from holdfast.passes import Passes, added, without
+from holdfast.passes import Passes, added
 from holdfast.progress import Progress
 from holdfast.settings import to_json
 from holdfast.store import Store, locked, read_json, write_json
@@ -49,11 +52,13 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
     for task in lessons:
         method.admit(task)
     workspace = out / ".trials" / path.stem
+    accelerator = Accelerator()
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HoldfastError(f"cannot write to {out}: {error.strerror}; choose another --out") from error
-    with locked(workspace):
+    # Processes launched together work on one run: the first of them stands for all.
+    with locked(workspace) if accelerator.is_main_process else nullcontext():
         learner = Learner(
             model,
             method,
@@ -62,10 +67,11 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
             seed=spec.seed,
             fixed=fixed,
             workspace=workspace,
-            progress=progress or Progress(),
+            progress=(progress if accelerator.is_main_process else None) or Progress(),
+            accelerator=accelerator,
         )
         record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
-        if learner.accelerator.is_main_process:
+        if accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)
     return record
@@ -76,7 +82,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
     chosen: list[dict[str, Any]] = []
     trials: list[dict[str, Any]] = []
     scores: dict[str, list[list[float | None]]] = {"test": [], "valid": []}
-    passes: dict[str, Passes] = {"chosen": {}, "all": {}}
+    passes: dict[str, Passes] = {"chosen": {}, "search": {}}
     spent = 0.0
     if store.current is not None:
         tensors, meta = store.load()
@@ -92,7 +98,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
         passes = {
             "chosen": added(passes["chosen"], lesson.chosen_passes),
-            "all": added(passes["all"], lesson.all_passes),
+            "search": added(passes["search"], lesson.search_passes),
         }
         # Joint training is one lesson whose row is the last of the matrix; otherwise lesson k fills row k.
         learnt = lesson_number + 1 + len(stream) - len(lessons)
@@ -109,8 +115,10 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             "passes": passes,
             "seconds": seconds,
         }
-        store.commit(tensors, {"learner": state, "run": run_state})
-        learner.drop_trials()
+        if learner.accelerator.is_main_process:
+            store.commit(tensors, {"learner": state, "run": run_state})
+            learner.drop_trials()
+        learner.accelerator.wait_for_everyone()
     return {
         "spec": spec.to_json(),
         "tasks": [task.name for task in stream],
@@ -118,7 +126,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "trials": trials,
         "scores": scores,
         "metrics": summarise(scores["test"]),
-        "passes": {"chosen": passes["chosen"], "search": without(passes["all"], passes["chosen"])},
+        "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),

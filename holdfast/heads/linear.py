@@ -38,7 +38,7 @@ class LinearHead(nn.Module):
 
     def add(self, labels: Sequence[str]) -> Params:
         """Create rows for labels that have none; gives their initial values, by parameter name."""
-        new = [label for label in labels if label not in self.labels]
+        new = [label for label in dict.fromkeys(labels) if label not in self.labels]
         if not new:
             return {}
         weight, bias = self.linear.weight.detach(), self.linear.bias.detach()
@@ -50,9 +50,17 @@ class LinearHead(nn.Module):
         self.labels += new
         return added
 
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        """Start over with these labels, in this order, for weights that are about to be loaded."""
+        width, weight = self.linear.in_features, self.linear.weight
+        self.linear = _linear(weight.new_empty(0, width), weight.new_empty(0))
+        self.labels, self.seen = [], []
+        self.add(labels)
+        self.teach(seen)
+
     def teach(self, labels: Sequence[str]) -> None:
         """Mark labels as seen."""
-        self.seen += [label for label in labels if label not in self.seen]
+        self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
 
     def visible_rows(self) -> list[int]:
         """The rows that importance and prediction look at."""
@@ -65,7 +73,8 @@ class LinearHead(nn.Module):
         key = hashlib.sha256(f"{self.seed}\0{label}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
         bound = 1 / math.sqrt(self.linear.in_features)
-        return (2 * torch.rand(self.linear.in_features + 1, generator=generator) - 1) * bound
+        values = torch.rand(self.linear.in_features + 1, generator=generator, dtype=torch.float32)
+        return (2 * values - 1) * bound
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

@@ -40,7 +40,7 @@ class LA(Quadratic):
     tau: float | None = setting(None, "a fixed cut-off instead")
     strategy: Strategy = setting("balance", "balance, cf (only hold faster) or kt (only let go)")
     modulate_head: bool = setting(False, "re-weight the head too")
-    budget: int = setting(40, "trials of lambda_down and lambda_up")
+    budget: int = setting(40, "trials of lambda_down and lambda_up", least=1)
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """Phase 1: look ahead, unless this training has no penalty or a plain one."""
@@ -87,11 +87,10 @@ class LA(Quadratic):
         lam_max: float = plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
-            return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up}
+            fixed = {name: getattr(self, name) for name in ("down", "up") if name in learner.fixed}
+            return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up} | fixed
 
         notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
-        if {"down", "up"} <= learner.fixed:
-            return Decision((yield at(self.down or 0.0, self.up)), notes)
         with self.trying({"lr": lr}):
             ahead = self.look_ahead_importance(learner, task)
         room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))

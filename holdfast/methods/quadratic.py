@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -35,9 +36,9 @@ class Quadratic(Method):
     state: ClassVar[dict[str, Kind]] = {"importance": "zeros", "tasks_pooled": "number"}
     strengths: ClassVar[tuple[str, ...]] = ("lam",)
 
-    lam: float = setting(0.0, "strength of the penalty; inf holds every weight the past needs")
+    lam: float = setting(0.0, "strength of the penalty; inf holds every weight the past needs", least=0)
     thr: float | None = setting(
-        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental"
+        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0
     )
     penalty: Literal["loss", "proximal"] = setting(
         "loss", "in the loss (the paper), or a proximal step after it"
@@ -84,6 +85,7 @@ class Quadratic(Method):
         """The importance of the model's weights as they are, on the current task's training data."""
         batches = math.ceil(len(learner.train) / learner.settings.batch_size)
         learner.count("importance", forward=batches, backward=batches)
+        torch.manual_seed(learner.task_seed)  # for the convention that measures with dropout on
         return importance.mas(
             learner.model, learner.train, convention=self.convention, batch_size=learner.settings.batch_size
         )
@@ -120,7 +122,7 @@ class Quadratic(Method):
             points,
             partial(self.plain, gold),
             gold,
-            enough=(self.thr or THRESHOLDS.get(learner.scenario, 0.90)) * gold.score,
+            enough=(THRESHOLDS.get(learner.scenario, 0.90) if self.thr is None else self.thr) * gold.score,
             previous=self.lam if self.tasks_pooled > 1 else 0.0,
             movement=None if printed else partial(self.movement, learner),
             settings=learner.settings,

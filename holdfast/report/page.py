@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from holdfast.display import percent
-from holdfast.report.table import METRICS, Record, title
+from holdfast.report.table import METRICS, Record, groups, title
 from holdfast.store import write_bytes
 
 STYLE = """
@@ -14,7 +14,8 @@ STYLE = """
 @media (prefers-color-scheme: dark) { :root { --ink: #e8e6df; --paper: #171b20; --line: #343b44; --soft: #9aa5b1 } }
 body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
        max-width: 62rem; padding: 1.5rem 1rem 4rem }
-h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem }
+h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem }
+h3 { font-size: 1rem; margin: 1.6rem 0 0 }
 p { margin: .3rem 0; color: var(--soft) }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap } th { font-weight: 600 }
@@ -27,14 +28,11 @@ figure { margin: 0; max-width: 100%; overflow-x: auto } figcaption { font-weight
 
 def write_page(path: Path, records: list[Record]) -> Path:
     """Write the page of these records."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(title({**record, "spec": {**record["spec"], "set": {}}}), []).append(record)
     body = "".join(
-        f"<h2>{escape(name)}</h2>{_metrics(group)}<h2>Test macro-F1 after each task</h2>"
+        f"<h2>{escape(title(group[0]))}</h2>{_metrics(group)}<h3>Test macro-F1 after each task</h3>"
         f"<p>Row: after learning that task. Column: the task it is tested on.</p>"
         f"<div class=maps>{''.join(map(_heat_map, group))}</div>"
-        for name, group in groups.items()
+        for group in groups(records)
     )
     page = (
         "<!doctype html><html lang=en><meta charset=utf-8>"

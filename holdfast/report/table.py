@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from holdfast import metrics
 from holdfast.display import percent
 from holdfast.errors import HoldfastError
 from holdfast.methods import METHODS
-from holdfast.store import read_json
+from holdfast.store import read_json, write_bytes
 
 Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
@@ -41,10 +42,13 @@ def load_records(directory: Path) -> list[Record]:
 
 def _setting(record: Record) -> str:
     """What compared runs must share: all of the spec but the method and its own hyper-parameters."""
-    spec = record["spec"]
-    own = METHODS[spec["method"]].hyper_parameters()
-    shared = {name: value for name, value in spec.items() if name not in ("method", "set")}
-    return str(sorted(shared.items(), key=str)) + str({n: v for n, v in spec["set"].items() if n not in own})
+    shared = {name: value for name, value in record["spec"].items() if name not in ("method", "set")}
+    return json.dumps([shared, _shared_set(record)], sort_keys=True)
+
+
+def _shared_set(record: Record) -> dict[str, Any]:
+    own = METHODS[record["spec"]["method"]].hyper_parameters()
+    return {name: value for name, value in record["spec"]["set"].items() if name not in own}
 
 
 def title(record: Record) -> str:
@@ -56,14 +60,21 @@ def title(record: Record) -> str:
         f"seed {spec['seed']}",
         spec["preset"],
     ]
-    words += [f"{name}={value}" for name, value in spec["set"].items()]
+    words += [f"{name}={value}" for name, value in _shared_set(record).items()]
     return ", ".join(word for word in words if word)
+
+
+def groups(records: list[Record]) -> list[list[Record]]:
+    """Records that can be compared, together."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(_setting(record), []).append(record)
+    return list(found.values())
 
 
 def print_table(console: Console, records: list[Record]) -> None:
     """Ov, CF, BWT+ and FWT of every record, times 100 as the paper prints them."""
-    for setting in dict.fromkeys(map(_setting, records)):
-        group = [record for record in records if _setting(record) == setting]
+    for group in groups(records):
         table = Table(title=title(group[0]), title_justify="left")
         table.add_column("method", style="bold")
         for name, arrow in METRICS.items():
@@ -73,3 +84,43 @@ def print_table(console: Console, records: list[Record]) -> None:
             values = (percent(record["metrics"][name]) for name in METRICS)
             table.add_row(record["spec"]["method"], *values, f"{record['seconds']:.0f}")
         console.print(table)
+
+
+def write_markdown(path: Path, records: list[Record]) -> Path:
+    """The same tables, each with what the search chose task by task, as text for a document."""
+    lines: list[str] = []
+    for group in groups(records):
+        lines += [
+            f"### {title(group[0])}",
+            "",
+            f"| method | {' | '.join(METRICS)} | trainings |",
+            "|---|" + "---:|" * 5,
+        ]
+        for record in group:
+            values = " | ".join(percent(record["metrics"][name]) for name in METRICS)
+            trainings = sum(len(task["trials"]) for task in record["trials"])
+            lines.append(f"| {record['spec']['method']} | {values} | {trainings} |")
+        lines += [
+            "",
+            f"| chosen | {' | '.join(group[0]['tasks'])} |",
+            "|---|" + "---|" * len(group[0]["tasks"]),
+        ]
+        for record in group:
+            if len(record["chosen"]) == len(record["tasks"]):
+                lines.append(f"| {record['spec']['method']} | {' | '.join(map(_choice, record['chosen']))} |")
+        lines.append("")
+    write_bytes(path, "\n".join(lines).encode())
+    return path
+
+
+def _choice(chosen: dict[str, Any]) -> str:
+    """The hyper-parameters of one task in a cell, with what the search had to say about them."""
+    shown = {"lr": "lr", "lam": "λ", "down": "λ_down", "up": "m"}
+    numbers = [
+        f"{sign} {_short(chosen[name])}" for name, sign in shown.items() if chosen.get(name) is not None
+    ]
+    return ", ".join([*numbers, *chosen.get("flags", [])])
+
+
+def _short(value: Any) -> str:
+    return "∞" if value == "inf" else f"{value:.3g}"

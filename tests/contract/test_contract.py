@@ -1,0 +1,382 @@
+"""The contract of every method: one suite over METHODS, unchanged for a new one (STYLE section 3.5)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import gc
+import inspect
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import KEYWORDS, ROOT, TESTS, assert_same_bits, class_stream, domain_stream, make_learner, small, weights_of
+
+from holdfast import params as P
+from holdfast.data.batches import Batch, Examples
+from holdfast.data.tasks import Split, Stream
+from holdfast.learner import Learner
+from holdfast.metrics import forgetting
+from holdfast.methods import METHODS
+from holdfast.models import Classifier
+from holdfast.progress import Progress
+from holdfast.settings import parse
+from holdfast.store import Store
+
+every_method = pytest.mark.parametrize("name", METHODS)
+SETTINGS = small(epochs=2)
+STREAMS = {"classes": class_stream, "domains": domain_stream}
+
+
+class Diary(Progress):
+    """The loss terms of every training, epoch by epoch."""
+
+    def __init__(self) -> None:
+        self.trainings: list[list[dict[str, float]]] = []
+
+    def trial(self, number: int, what: str) -> None:
+        self.trainings.append([])
+
+    def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
+        self.trainings[-1].append(losses)
+
+
+@dataclasses.dataclass
+class Run:
+    """A method taught three tasks, with what it was after each of them."""
+
+    learner: Learner
+    weights: list[dict[str, torch.Tensor]]
+    states: list[tuple[dict[str, P.Params], dict[str, Any]]]
+    trainings: list[list[list[dict[str, float]]]]
+    F: list[list[float]]
+    start: dict[str, torch.Tensor]
+
+
+@functools.cache
+def taught(path: str, name: str, stream_name: str, epochs: int = 2) -> Run:
+    """Teach all three tasks, once for the whole suite; nobody may change what this gives."""
+    stream, diary = STREAMS[stream_name](), Diary()
+    learner = make_learner(path, METHODS[name](), stream, small(epochs=epochs), progress=diary)
+    run = Run(learner, [], [], [], [], weights_of(learner))
+    for task in stream:
+        diary.trainings = []
+        learner.learn(task)
+        run.weights.append(weights_of(learner))
+        run.states.append(copy.deepcopy(learner.state()))
+        run.trainings.append(diary.trainings)
+        run.F.append([learner.score(seen.test) for seen in stream])
+    return run
+
+
+def joins(name: str, stream: Stream) -> bool:
+    """Whether the method is taught all tasks at once (joint training)."""
+    return len(METHODS[name]().curriculum(stream)) < len(stream)
+
+
+# 1 ---- it runs ------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("stream", STREAMS)
+def test_tasks_run_and_stay_finite(tiny_bert, name, stream):
+    run = taught(tiny_bert, name, stream)
+    for weights in run.weights:
+        assert all(torch.isfinite(value).all() for value in weights.values())
+    for tensors, meta in run.states:
+        assert all(torch.isfinite(v).all() for params in tensors.values() for v in params.values())
+        json.dumps(meta, allow_nan=False)
+
+
+@every_method
+@pytest.mark.parametrize("stream", STREAMS)
+def test_loss_terms_are_finite_and_their_names_stable(tiny_bert, name, stream):
+    run = taught(tiny_bert, name, stream)
+    names = [
+        {key for training in task for epoch in training for key in epoch} for task in run.trainings
+    ]
+    assert all({"task", "valid"} <= found for found in names)
+    assert names[1] == names[2], "later tasks have the same terms"
+    for training in (training for task in run.trainings for training in task):
+        assert len({frozenset(epoch) for epoch in training}) == 1, "a term does not come and go"
+        assert all(math.isfinite(value) for epoch in training for value in epoch.values())
+
+
+# 2 ---- the same seed ----------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_same_seed_same_weights(tiny_bert, name):
+    run = taught(tiny_bert, name, "classes")
+    torch.manual_seed(2**20)
+    stream = class_stream()
+    learner = make_learner(tiny_bert, METHODS[name](), stream, SETTINGS)
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    assert_same_bits(weights_of(learner), run.weights[1])
+    tensors, meta = learner.state()
+    assert meta == run.states[1][1]
+    for group, params in tensors.items():
+        assert_same_bits(params, run.states[1][0][group])
+
+
+# 3 ---- a fresh process goes on ------------------------------------------------------------------------------------
+
+CONTINUE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from conftest import class_stream, make_learner, small
+from holdfast.methods import METHODS
+from holdfast.store import Store
+for name in {names!r}:
+    home, stream = Path({home!r}) / name, class_stream()
+    learner = make_learner({model!r}, METHODS[name](), stream, small(epochs=2))
+    learner.load_state(*Store(home).load())
+    learner.learn(stream.tasks[2])
+    Store(home).commit(*learner.state())
+"""
+
+
+@pytest.fixture(scope="module")
+def continued(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a fresh process has taught every method its third task."""
+    home = tmp_path_factory.mktemp("continued")
+    for name in METHODS:
+        Store(home / name).commit(*taught(tiny_bert, name, "classes").states[1])
+    script = CONTINUE.format(tests=str(TESTS), names=list(METHODS), home=str(home), model=tiny_bert)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return home
+
+
+@every_method
+def test_a_fresh_process_goes_on_bit_equal(tiny_bert, continued, name):
+    tensors, meta = Store(continued / name).load()
+    expected, expected_meta = taught(tiny_bert, name, "classes").states[2]
+    assert meta == expected_meta
+    assert tensors.keys() == expected.keys()
+    for group, params in expected.items():
+        assert_same_bits(tensors[group], params)
+
+
+# 4 ---- bounded state -----------------------------------------------------------------------------------------------
+
+
+def sizes(state: tuple[dict[str, P.Params], dict[str, Any]]) -> dict[str, int]:
+    return {group: P.size(params) for group, params in state[0].items()}
+
+
+@every_method
+def test_state_does_not_grow_with_domains(tiny_bert, name):
+    _, second, third = taught(tiny_bert, name, "domains").states
+    assert sizes(second) == sizes(third)
+    numbers = [len(json.dumps(state[1]["numbers"])) for state in (second, third)]
+    assert abs(numbers[1] - numbers[0]) <= 8, "numbers, not lists that grow"
+
+
+@every_method
+def test_state_grows_by_new_rows_only(tiny_bert, name):
+    _, second, third = taught(tiny_bert, name, "classes").states
+    rows = 2 * (32 + 1)
+    grown = {group: size + rows for group, size in sizes(second).items()}
+    assert sizes(third) == grown
+
+
+@every_method
+def test_only_the_declared_state_survives(tiny_bert, name):
+    tensors, meta = taught(tiny_bert, name, "classes").states[2]
+    state = METHODS[name].state
+    assert set(tensors) == {"weights"} | {key for key, kind in state.items() if kind != "number"}
+    assert set(meta["numbers"]) == {key for key, kind in state.items() if kind == "number"}
+    words = {word for words in KEYWORDS.values() for word in words}
+    assert not any(word in json.dumps(meta["numbers"]) for word in words)
+
+
+# 5 ---- no replay ---------------------------------------------------------------------------------------------------
+
+
+class Sealed(Split):
+    """A split that nobody may touch once it is sealed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("texts", "labels", "counts", "capped") and object.__getattribute__(self, "__dict__").get("shut"):
+            raise AssertionError(f"a past task's {name} were read")
+        return object.__getattribute__(self, name)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@every_method
+def test_past_tasks_are_not_touched(tiny_bert, name):
+    stream = class_stream()
+    if joins(name, stream):
+        pytest.skip(f"{name} is joint training: it reads every task by design")
+    tasks = [
+        dataclasses.replace(
+            task, **{part: Sealed(getattr(task, part).texts, getattr(task, part).labels) for part in parts}
+        )
+        for parts in [("train", "valid", "test")]
+        for task in stream
+    ]
+    learner = make_learner(tiny_bert, METHODS[name](), stream, SETTINGS)
+    for task in tasks:
+        object.__setattr__(task.test, "shut", True)  # nothing that decides may read a test split
+    for number, task in enumerate(tasks):
+        learner.learn(task)
+        first = {tuple(tokens) for tokens in learner.model.tokenize(stream.tasks[0].train.texts)}
+        if number:
+            gc.collect()
+            held = [one for one in gc.get_objects() if type(one) is Examples]
+            assert not any(tuple(tokens) in first for one in held for tokens in one.tokens)
+        for part in (task.train, task.valid):
+            object.__setattr__(part, "shut", True)
+    with pytest.raises(AssertionError, match="past task"):
+        len(tasks[0].train)
+
+
+# 6 ---- no task id --------------------------------------------------------------------------------------------------
+
+
+def test_prediction_takes_no_task():
+    assert list(inspect.signature(Classifier.forward).parameters) == ["self", "batch"]
+    assert {field.name for field in dataclasses.fields(Batch)} == {
+        "input_ids",
+        "attention_mask",
+        "labels",
+        "objective",
+    }
+    assert list(inspect.signature(Learner.predict).parameters) == ["self", "texts"]
+
+
+@every_method
+def test_prediction_depends_on_the_text_alone(tiny_bert, name):
+    learner, stream = taught(tiny_bert, name, "classes").learner, class_stream()
+    texts = [text for task in stream for text in task.test.texts]
+    together = learner.predict(texts)
+    assert together == [label for task in stream for label in learner.predict(task.test.texts)]
+    assert set(together) <= set(learner.classes_) == set(stream.labels)
+
+
+# 7 ---- reductions to SEQ ----------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_the_first_task_is_seq(tiny_bert, name):
+    if METHODS[name].reduces_to_seq is not True:
+        print(f"{name} is not SEQ on the first task: {METHODS[name].reduces_to_seq}")
+        assert len(str(METHODS[name].reduces_to_seq)) > 10, "a reason a person can read"
+        return
+    learner = taught(tiny_bert, name, "domains")
+    assert_same_bits(learner.weights[0], taught(tiny_bert, "seq", "domains").weights[0])
+
+
+@every_method
+@pytest.mark.parametrize("stream", STREAMS)
+def test_strengths_at_zero_are_seq(tiny_bert, name, stream):
+    """From the same second start, a training with every strength at 0 is SEQ's, bit for bit."""
+    method = METHODS[name]
+    if method.reduces_to_seq is not True:
+        print(f"{name} with strengths at zero is not SEQ: {method.reduces_to_seq}")
+        assert len(str(method.reduces_to_seq)) > 10, "a reason a person can read"
+        return
+    tasks, ends, ended = STREAMS[stream]().tasks, [], []
+    for one in ("seq", name):
+        learner = make_learner(tiny_bert, METHODS[one](), STREAMS[stream](), SETTINGS)
+        learner.scenario = STREAMS[stream]().scenario
+        learner.learn(tasks[0])
+        learner.begin(tasks[1])
+        off = {"lr": 1e-2} | dict.fromkeys(METHODS[one].strengths, 0.0)
+        ends.append(learner.trial(tasks[1], off))
+        ended.append(ends[-1].params)
+    assert_same_bits(*ended)
+    assert ends[0].score == ends[1].score
+    assert ends[0].fit == ends[1].fit
+
+
+@every_method
+def test_strengths_name_hyper_parameters(name):
+    method = METHODS[name]
+    assert set(method.strengths) <= set(method.hyper_parameters())
+    assert method.reduces_to_seq is True or isinstance(method.reduces_to_seq, str)
+
+
+# 8 ---- the search leaves no trace --------------------------------------------------------------------------------------
+
+
+@every_method
+def test_search_leaves_the_learner_as_it_found_it(tiny_bert, name):
+    stream = class_stream()
+    learner = make_learner(tiny_bert, METHODS[name](), stream, SETTINGS)
+    learner.learn(stream.tasks[0])
+    learner.begin(stream.tasks[1])
+    weights, (tensors, meta) = weights_of(learner), learner.state()
+    learner._drive(stream.tasks[1])
+    assert learner._trials
+    assert_same_bits(weights_of(learner), weights)
+    after, after_meta = learner.state()
+    assert after_meta == meta
+    for group, params in tensors.items():
+        assert_same_bits(after[group], params)
+
+
+# 9 ---- frozen weights ------------------------------------------------------------------------------------------------------
+
+
+@every_method
+@pytest.mark.parametrize("stream", STREAMS)
+def test_frozen_weights_never_change(tiny_bert, name, stream):
+    run = taught(tiny_bert, name, stream)
+    trainable = set(P.trainable(run.learner.model))
+    frozen = [key for key in run.start if key not in trainable]
+    assert len(frozen) > 20
+    for key in frozen:
+        assert torch.equal(run.weights[-1][key], run.start[key]), key
+    assert all(not weight.requires_grad for key, weight in run.learner.model.named_parameters() if key in frozen)
+
+
+# 10 ---- hyper-parameters -----------------------------------------------------------------------------------------------------
+
+
+@every_method
+def test_hyper_parameters_have_default_help_and_json(name):
+    method = METHODS[name]()
+    fields = METHODS[name].hyper_parameters()
+    assert "lr" in fields
+    for key, field in fields.items():
+        assert field.default is not dataclasses.MISSING, key
+        assert len(field.metadata["help"]) > 5, key
+    values = {key: getattr(method, key) for key in fields}
+    text = json.dumps(method.hparams(), allow_nan=False)
+    other = METHODS[name](lr=123.0)
+    other.set(**json.loads(text))
+    assert {key: getattr(other, key) for key in fields} == values
+    for key, value in values.items():
+        typed = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        assert parse(METHODS[name], key, typed) == value, key
+
+
+@every_method
+def test_a_method_says_what_it_is(name):
+    assert METHODS[name].__doc__
+    assert METHODS[name].paper
+
+
+# less forgetting ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].strengths])
+def test_it_forgets_less_than_seq(tiny_bert, name):
+    """Domains whose shared words turn round: SEQ cannot keep the last one."""
+    lost = {one: forgetting(taught(tiny_bert, one, "domains", 8).F) for one in ("seq", name)}
+    assert lost["seq"] > 0.3, "the stream is built to forget"
+    assert lost[name] < lost["seq"]

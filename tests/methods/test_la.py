@@ -1,0 +1,331 @@
+"""LA: Algorithm 1 against naive loops, what it pools, its options and its search."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, make_learner, small, weights_of
+from test_mas import LR, distance, dry_learner, naive_training
+
+from holdfast import params as P
+from holdfast.learner import Learner
+from holdfast.methods import METHODS
+from holdfast.methods.la import LA
+
+
+def naive_importance(learner: Learner, theta: P.Params) -> P.Params:
+    """The mean over single samples of |gradient of the squared norm of the logits|."""
+    sums = P.zeros(theta)
+    learner.model.eval()
+    for i in range(len(learner.train)):
+        leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
+        norm = P.predict(learner.model, leaves, learner.train.collate([i])).logits.square().sum()
+        for name, gradient in zip(leaves, torch.autograd.grad(norm, list(leaves.values())), strict=True):
+            sums[name] += gradient.abs() / len(learner.train)
+    return sums
+
+
+def naive_alpha(
+    past: P.Params, ahead: P.Params, lam: float, lam_max: float, down: float, m: float, **options: Any
+) -> P.Params:
+    """Equations 4 and 5 entry by entry."""
+    strategy, tau_fixed, head = options.get("strategy"), options.get("tau"), options.get("modulate_head")
+    found = {}
+    for name, alpha in past.items():
+        if name.startswith("head.") and not head:
+            found[name] = alpha.clone()
+            continue
+        flat, other = alpha.flatten().tolist(), ahead[name].flatten().tolist()
+        rho = [a / (a + b + 1e-10) for a, b in zip(flat, other, strict=True)]
+        tau = options.get("fraction", 0.8) * sum(rho) / len(rho) if tau_fixed is None else tau_fixed
+        low = 1 / max(tau, 0.05)
+        high = max(lam_max / lam, low)
+        up = low + m * (high - low)
+        values = []
+        for a, r in zip(flat, rho, strict=True):
+            if r > tau:
+                values.append(a if strategy == "kt" else up * r * a)
+            else:
+                values.append(a if strategy == "cf" else down * r * a)
+        found[name] = torch.tensor(values, dtype=alpha.dtype).reshape(alpha.shape)
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strategy": "cf"},
+        {"strategy": "kt"},
+        {"tau": 0.3},
+        {"fraction": 0.5},
+        {"modulate_head": True},
+    ],
+    ids=str,
+)
+def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
+    """Look-ahead, its importance, alpha', then AdamW with the modulated penalty: all of it naive."""
+    learner = dry_learner(tiny_bert_dry, LA(lr=LR, **options), domains)
+    past = learner.method.state_dict()["importance"]
+    ahead = naive_importance(learner, naive_training(learner, P.zeros(past), 0.0))
+    lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
+    alpha = naive_alpha(past, ahead, lam, lam_max, down, up, **options)
+    expected = naive_training(learner, alpha, lam)
+    choice = {"lr": LR, "lam": lam, "lam_max": lam_max, "down": down, "up": up}
+    trial = learner.trial(domains.tasks[1], choice)
+    assert trial.fit["best_epoch"] == 1
+    assert distance(trial.params, expected) < 3e-3 * LR
+    plain = naive_training(learner, past, lam)
+    assert distance(plain, expected) > 0.1 * LR, "modulation must show"
+    for name, value in learner.method.importance.items():
+        assert torch.equal(value, past[name]), "alpha' is never written into alpha"
+
+
+def modulated(values: dict[str, Any], ahead: P.Params, past: P.Params) -> P.Params:
+    method = LA(**values)
+    method.importance = past
+    return method.modulated(ahead)
+
+
+@pytest.fixture
+def alphas() -> tuple[P.Params, P.Params]:
+    generator = torch.Generator().manual_seed(4)
+    shapes = {"encoder.a": (5, 4), "encoder.b": (7,), "head.linear.weight": (3, 4)}
+    past, ahead = (
+        {name: torch.rand(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
+        for _ in range(2)
+    )
+    past["encoder.b"][2] = ahead["encoder.b"][2] = 0.0
+    return past, ahead
+
+
+@pytest.mark.parametrize("strategy", ["balance", "cf", "kt"])
+@pytest.mark.parametrize("tau", [None, 0.0, 0.02, 0.5])
+@pytest.mark.parametrize("modulate_head", [False, True])
+@pytest.mark.parametrize("up", [0.0, 0.3, 1.0])
+def test_modulation_entry_by_entry(alphas, strategy, tau, modulate_head, up):
+    past, ahead = alphas
+    before = [{name: value.clone() for name, value in params.items()} for params in alphas]
+    values = {"strategy": strategy, "tau": tau, "modulate_head": modulate_head}
+    hparams = {"lam": 2.0, "lam_max": 90.0, "down": 0.4, "up": up}
+    found = modulated(values | hparams, ahead, past)
+    expected = naive_alpha(past, ahead, 2.0, 90.0, 0.4, up, **values)
+    for name in past:
+        assert torch.allclose(found[name], expected[name], rtol=1e-12), name
+    assert_same_bits(past, before[0])
+    assert_same_bits(ahead, before[1])
+    assert found["encoder.a"].data_ptr() != past["encoder.a"].data_ptr()
+
+
+def test_above_the_cutoff_is_held_faster_and_below_is_let_go(alphas):
+    past, ahead = alphas
+    found = modulated({"lam": 2.0, "lam_max": 90.0, "down": 0.4, "up": 0.0}, ahead, past)
+    for name in ("encoder.a", "encoder.b"):
+        rho = past[name] / (past[name] + ahead[name] + 1e-10)
+        high = rho > 0.8 * rho.mean()
+        assert high.any()
+        assert not high.all()
+        assert (found[name][high] >= past[name][high]).all(), "even at m = 0, since lambda_up >= 1/tau"
+        assert (found[name][~high] <= 0.4 * past[name][~high]).all()
+
+
+# ---- reductions ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("penalty", ["loss", "proximal"])
+def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
+    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
+    la = make_learner(tiny_bert, METHODS["la"](penalty=penalty), classes, fixed={"lam"})
+    for task in classes.tasks[:2]:
+        seq.learn(task)
+        lesson = la.learn(task)
+    assert lesson.decision.trial.choice["lam"] == 0
+    assert la.method.importance
+    assert_same_bits(weights_of(seq), weights_of(la))
+
+
+def test_without_down_it_is_mas(tiny_bert, classes):
+    found = []
+    for name in ("mas", "la"):
+        learner = make_learner(tiny_bert, METHODS[name](), classes)
+        learner.learn(classes.tasks[0])
+        learner.begin(classes.tasks[1])
+        found.append(learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": 50.0}).params)
+    assert_same_bits(*found)
+
+
+def test_the_proximal_form_runs(tiny_bert, classes):
+    learner = make_learner(tiny_bert, LA(penalty="proximal", thr=0.01), classes)
+    for task in classes.tasks[:2]:
+        lesson = learner.learn(task)
+    assert lesson.decision.trial.choice["down"] is not None
+    assert not any(trial.fit["diverged"] for trial in lesson.trials)
+    assert all(torch.isfinite(value).all() for value in weights_of(learner).values())
+
+
+# ---- what it pools --------------------------------------------------------------------------------------------------
+
+
+def test_true_alphas_are_pooled_never_modified_ones(tiny_bert, domains):
+    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+    consolidated: list[P.Params] = []
+    original = learner.method.measure
+    inside = {"after": False}
+    after_task = learner.method.after_task
+
+    def measure(own: Learner) -> P.Params:
+        found = original(own)
+        if inside["after"]:
+            consolidated.append({name: value.clone() for name, value in found.items()})
+        return found
+
+    def watched(own: Learner, task: Any) -> None:
+        inside["after"] = True
+        after_task(own, task)
+        inside["after"] = False
+
+    learner.method.measure, learner.method.after_task = measure, watched
+    main = 0
+    for task in domains:
+        lesson = learner.learn(task)
+        main += lesson.decision.trial.choice.get("down") is not None
+    assert main == 2, "both later tasks must have had a main phase"
+    assert len(consolidated) == 3
+    for name, value in learner.method.importance.items():
+        mean = sum(alpha[name] for alpha in consolidated) / 3
+        assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
+
+
+def test_state_and_weights_share_no_memory(tiny_bert, classes):
+    learner = make_learner(tiny_bert, LA(thr=0.01), classes)
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    method = learner.method
+    state = method.state_dict()["importance"]
+    live = {weight.data_ptr() for weight in P.trainable(learner.model).values()}
+    for name, value in method.importance.items():
+        assert state[name].data_ptr() != value.data_ptr()
+        assert value.data_ptr() not in live
+        assert method.anchor[name].data_ptr() not in live
+        assert value.data_ptr() != method.weights[name].data_ptr()
+
+
+# ---- the search ------------------------------------------------------------------------------------------------------
+
+
+def test_algorithm_1(tiny_bert, classes):
+    """Rates, lambda with the plain importance, then down and up, all at the chosen lambda."""
+    learner = make_learner(tiny_bert, LA(thr=0.01), classes, small(rates=(1e-2, 1e-3)))
+    learner.learn(classes.tasks[0])
+    lesson = learner.learn(classes.tasks[1])
+    choices = [trial.choice for trial in lesson.trials]
+    assert [set(choice) for choice in choices[:2]] == [{"lr", "lam"}] * 2
+    assert [choice["lam"] for choice in choices[:2]] == [0.0, 0.0]
+    plain = [choice for choice in choices if choice.get("down") is None]
+    main = [trial for trial in lesson.trials if trial.choice.get("down") is not None]
+    assert choices[: len(plain)] == plain, "plain trainings come first"
+    notes, decided = lesson.decision.notes, lesson.decision.trial
+    assert [(t.choice["down"], t.choice["up"]) for t in main] == [
+        (1.0, 1.0),
+        (0.3, 1.0),
+        (0.1, 1.0),
+        (0.1, 0.3),
+        (0.1, 0.1),
+    ][: len(main)]
+    assert decided in main, "the plain training is never the result"
+    if notes["matched"]:
+        assert decided is main[-1]
+        assert decided.score >= notes["plain"]
+        assert all(trial.score < notes["plain"] for trial in main[:-1])
+    else:
+        best = max(trial.score for trial in main)
+        assert decided is next(trial for trial in main if trial.score == best)
+    lam = decided.choice["lam"]
+    assert notes["plain"] == next(t.score for t in lesson.trials if t.choice.get("lam") == lam).real
+
+
+def test_when_saturated_only_down_is_searched(tiny_bert, classes):
+    """lambda = lambda_max leaves lambda_up no room above 1/tau."""
+    learner = make_learner(tiny_bert, LA(thr=0.01), classes)
+    learner.learn(classes.tasks[0])
+    lesson = learner.learn(classes.tasks[1])
+    assert "saturated" in lesson.decision.notes["flags"]
+    assert all(trial.choice["up"] == 1.0 for trial in lesson.trials if trial.choice.get("down") is not None)
+
+
+@pytest.mark.parametrize("down", [0.0, 0.25])
+def test_fixed_down_and_up_make_one_main_training(tiny_bert, classes, down):
+    learner = make_learner(
+        tiny_bert, LA(down=down, up=0.5, thr=0.01), classes, fixed={"down", "up", "thr"}
+    )
+    learner.learn(classes.tasks[0])
+    lesson = learner.learn(classes.tasks[1])
+    main = [trial.choice for trial in lesson.trials if trial.choice.get("down") is not None]
+    assert [(choice["down"], choice["up"]) for choice in main] == [(down, 0.5)]
+
+
+def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -> list[tuple[float, bool]]:
+    """(lambda, modulated?) of every training of a task whose choice names no lambda_down."""
+    import holdfast.learner as module
+
+    seen: list[tuple[float, bool]] = []
+    original = module.fit
+
+    def watched(model, method, *args, **kwargs):
+        same = all(torch.equal(method.weights[name], a) for name, a in method.importance.items())
+        seen.append((method.lam, not same))
+        return original(model, method, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", watched)
+        lesson = learner.learn(task)
+    return [
+        kind for kind, trial in zip(seen, lesson.trials, strict=True) if trial.choice.get("down") is None
+    ]
+
+
+def test_lambda_is_searched_with_the_plain_importance_at_task_2(tiny_bert, domains, monkeypatch):
+    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+    learner.learn(domains.tasks[0])
+    found = plain_trials(monkeypatch, learner, domains.tasks[1])
+    assert any(lam > 0 for lam, _ in found)
+    assert not any(modulated for lam, modulated in found if lam > 0)
+
+
+def test_lambda_is_searched_with_the_plain_importance_at_task_3(tiny_bert, domains, monkeypatch):
+    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+    for task in domains.tasks[:2]:
+        learner.learn(task)
+    found = plain_trials(monkeypatch, learner, domains.tasks[2])
+    assert any(lam > 0 for lam, _ in found)
+    assert not any(modulated for lam, modulated in found if lam > 0)
+
+
+def test_lambda_is_searched_with_the_plain_importance_when_down_is_fixed(tiny_bert, domains, monkeypatch):
+    learner = make_learner(
+        tiny_bert, LA(down=0.5, up=0.5, thr=0.01), domains, fixed={"down", "up", "thr"}
+    )
+    learner.learn(domains.tasks[0])
+    found = plain_trials(monkeypatch, learner, domains.tasks[1])
+    assert any(lam > 0 for lam, _ in found)
+    assert not any(modulated for lam, modulated in found if lam > 0)
+
+
+def test_paper_path_respects_the_budget(tiny_bert, classes):
+    learner = make_learner(tiny_bert, LA(thr=0.01, budget=3), classes, small(loosening="paper", epochs=1))
+    learner.learn(classes.tasks[0])
+    lesson = learner.learn(classes.tasks[1])
+    main = [trial.choice["down"] for trial in lesson.trials if trial.choice.get("down") is not None]
+    assert 1 <= len(main) <= 3
+    assert main == pytest.approx([1.0, 0.9, 0.81][: len(main)])
+
+
+def test_infinite_lambda_needs_no_look_ahead(tiny_bert, classes):
+    learner = make_learner(tiny_bert, LA(), classes)
+    learner.learn(classes.tasks[0])
+    learner.begin(classes.tasks[1])
+    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf, "down": 0.5, "up": 1.0})
+    assert trial.borrowed == {}

@@ -1,0 +1,364 @@
+"""MAS: a training worked out by hand, λ = 0 and λ = ∞, the proximal form, and the search for λ."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, make_learner, small, weights_of
+from torch import Tensor
+
+from holdfast import params as P
+from holdfast.learner import Learner
+from holdfast.methods import METHODS
+from holdfast.proximal import pulled
+
+LR = 1e-3
+
+
+def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float = LR) -> P.Params:
+    """One epoch of AdamW by hand on task loss + (lam/2) Σ alpha (θ - θ0)²; leaves the model alone."""
+    model = learner.model
+    theta = {name: weight.detach().clone() for name, weight in P.trainable(model).items()}
+    anchor = {name: value.clone() for name, value in theta.items()}
+    moment = {name: torch.zeros_like(value) for name, value in theta.items()}
+    second = {name: torch.zeros_like(value) for name, value in theta.items()}
+    batches = learner.train.order(
+        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
+    )
+    counts = learner._task.train.counts()
+    weight_of = torch.tensor([counts.total() / (len(counts) * counts[label]) for label in model.head.labels])
+    for t, indices in enumerate(batches, start=1):
+        batch = learner.train.collate(indices)
+        leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
+        model.eval()  # no dropout anyway
+        logits = P.predict(model, leaves, batch).logits.float()
+        each = -logits.log_softmax(1)[range(len(batch)), batch.labels]
+        weights = weight_of[batch.labels]
+        loss = (weights * each).sum() / weights.sum()
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        rate = lr * min(1.0, t / len(batches))
+        for name, gradient in zip(theta, gradients, strict=True):
+            g = gradient + lam * alpha[name] * (theta[name] - anchor[name])
+            moment[name] = 0.9 * moment[name] + 0.1 * g
+            second[name] = 0.999 * second[name] + 0.001 * g * g
+            m, v = moment[name] / (1 - 0.9**t), second[name] / (1 - 0.999**t)
+            theta[name] = theta[name] - rate * m / (v.sqrt() + 1e-8)
+    return theta
+
+
+def distance(left: P.Params, right: P.Params) -> float:
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
+    """A float64 learner without any dropout, at the start of the second task, with importances made up."""
+    learner = make_learner(path, method, stream, small(epochs=1, **changes), fixed={"lr"})
+    learner.model.double()
+    learner.model.dropout.p = 0.0
+    learner.begin(stream.tasks[0])
+    learner.tasks_seen = 1
+    learner._begin_anew()
+    if "importance" in method.state:
+        generator = torch.Generator().manual_seed(0)
+        method.importance = {
+            name: torch.rand(value.shape, generator=generator, dtype=torch.float64)
+            for name, value in P.snapshot(learner.model).items()
+        }
+        method.tasks_pooled = 1
+    learner.begin(stream.tasks[1])
+    return learner
+
+
+@pytest.mark.parametrize("lam", [0.0, 3.0, 1000.0])
+def test_a_training_by_hand(tiny_bert_dry, domains, lam):
+    learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR), domains)
+    alpha = learner.method.state_dict()["importance"]
+    expected = naive_training(learner, alpha, lam)
+    trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
+    assert trial.fit["best_epoch"] == 1, "the training must have been kept"
+    assert distance(trial.params, expected) < 1e-3 * LR
+    if lam:
+        free = naive_training(learner, alpha, 0.0)
+        assert distance(free, expected) > 0.05 * LR, "the penalty must show"
+
+
+def test_the_penalty_is_half_lambda(tiny_bert_dry, domains):
+    """specs/importance_estimators.md, section 8: 0.0646875 and its gradient."""
+    method = METHODS["mas"](lam=3.0)
+    weight = torch.nn.Parameter(torch.tensor([[0.1, -0.2], [0.05, 0.0]], dtype=torch.float64))
+    method.importance = {"w": torch.tensor([[0.75, 0.75], [2.25, 3.25]], dtype=torch.float64)}
+    method.live, method.weights = {"w": weight}, method.importance
+    method.anchor = {"w": torch.zeros(2, 2, dtype=torch.float64)}
+
+    class Silent:
+        def __call__(self, batch):
+            return type("Output", (), {"loss": torch.zeros(())})
+
+    terms = method.losses(Silent(), None)
+    assert set(terms) == {"task", "penalty"}
+    assert float(terms["penalty"].detach()) == pytest.approx(0.0646875, abs=1e-12)
+    terms["penalty"].backward()
+    expected = torch.tensor([[0.225, -0.45], [0.3375, 0.0]], dtype=torch.float64)
+    assert torch.allclose(weight.grad, expected, atol=1e-12)
+    method.lam = 0.0
+    assert set(method.losses(Silent(), None)) == {"task"}, "left out, not multiplied by 0"
+
+
+@pytest.mark.parametrize("penalty", ["loss", "proximal"])
+def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
+    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
+    mas = make_learner(tiny_bert, METHODS["mas"](penalty=penalty), classes, fixed={"lam"})
+    for task in classes.tasks[:2]:
+        seq.learn(task)
+        mas.learn(task)
+    assert mas.method.importance
+    assert_same_bits(weights_of(seq), weights_of(mas))
+
+
+@pytest.mark.parametrize("name", ["mas", "la", "frozen"])
+@pytest.mark.parametrize("penalty", ["loss", "proximal"])
+def test_lambda_infinity_holds_every_entry_the_past_needs(tiny_bert, classes, name, penalty):
+    learner = make_learner(tiny_bert, METHODS[name](penalty=penalty), classes)
+    learner.learn(classes.tasks[0])
+    free = "encoder.encoder.layer.0.output.dropout.adapter.up.bias"
+    learner.method.importance[free][::2] = 0.0
+    learner.begin(classes.tasks[1])
+    start, alpha = P.snapshot(learner.model), learner.method.state_dict()["importance"]
+    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf})
+    assert trial.fit["best_epoch"] > 0
+    moved = 0
+    for key, value in trial.params.items():
+        held = alpha[key] > 0
+        assert torch.equal(value[held], start[key][held]), key
+        moved += int((value != start[key]).sum())
+    assert moved
+    assert (trial.params[free][::2] != start[free][::2]).any(), "entries nobody needs train"
+    assert (trial.params["head.linear.weight"][2:] != start["head.linear.weight"][2:]).all(), "so do new rows"
+
+
+# ---- the proximal form ------------------------------------------------------------------------------------------
+
+
+def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
+    """AdamW on the task loss alone, each step followed by (u + r λ α θ0)/(1 + r λ α), r = lr/(√v̂ + ε)."""
+    free = torch.optim.AdamW
+    model = learner.model
+    params = P.trainable(model)
+    start = P.snapshot(model)
+    optimizer = free(params.values(), lr=LR, weight_decay=0.0)
+    batches = learner.train.order(
+        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
+    )
+    model.eval()
+    for t, indices in enumerate(batches, start=1):
+        rate = LR * min(1.0, t / len(batches))
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad()
+        model(learner.train.collate(indices)).loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for name, weight in params.items():
+                v = optimizer.state[weight]["exp_avg_sq"] / (1 - 0.999**t)
+                c = rate / (v.sqrt() + 1e-8) * lam * alpha[name]
+                weight.copy_((weight + c * start[name]) / (1 + c))
+    optimizer.zero_grad(set_to_none=True)
+    found = P.snapshot(model)
+    P.restore(model, start)
+    return found
+
+
+def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
+    learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR, penalty="proximal"), domains)
+    learner.model.float()
+    learner._start = (P.snapshot(learner.model), learner.method.state_dict())
+    alpha = learner.method.importance = {n: a.float() for n, a in learner.method.importance.items()}
+    learner._start = (learner._start[0], learner.method.state_dict())
+    lam = 0.02
+    expected = naive_proximal(learner, alpha, lam)
+    trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
+    assert trial.fit["best_epoch"] == 1
+    free = naive_proximal(learner, alpha, 0.0)
+    assert distance(free, expected) > 0.1 * LR, "the pull must show"
+    assert distance(trial.params, expected) < 2e-2 * LR
+
+
+@pytest.mark.parametrize(
+    "lam",
+    [
+        1e-6,
+        1.0,
+        1e12,
+        pytest.param(
+            1e38, marks=pytest.mark.xfail(strict=True, reason="r * lam overflows; inf times importance 0 is NaN")
+        ),
+    ],
+)
+def test_the_proximal_form_is_stable_at_every_strength(tiny_bert, classes, lam):
+    learner = make_learner(tiny_bert, METHODS["mas"](penalty="proximal"), classes)
+    learner.learn(classes.tasks[0])
+    learner.begin(classes.tasks[1])
+    start, alpha = P.snapshot(learner.model), learner.method.importance
+    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam})
+    assert not trial.fit["diverged"]
+    assert all(torch.isfinite(value).all() for value in trial.params.values())
+    if lam == 1e12:
+        key = "encoder.encoder.layer.1.output.LayerNorm.weight"
+        held = alpha[key] > 1e-3
+        assert held.any()
+        assert torch.allclose(trial.params[key][held], start[key][held], atol=1e-7)
+
+
+@pytest.mark.xfail(strict=True, reason="the proximal step goes through float32 whatever the weights are")
+def test_a_proximal_step_keeps_double_precision():
+    u = torch.tensor([1.0 + 1e-12], dtype=torch.float64)
+    assert torch.equal(pulled(u, torch.zeros_like(u), torch.zeros_like(u)), u)
+
+
+# ---- importance -----------------------------------------------------------------------------------------------------
+
+
+def test_importance_is_the_running_mean(tiny_bert, domains):
+    learner = make_learner(tiny_bert, METHODS["mas"](), domains)
+    measured: list[P.Params] = []
+    original = learner.method.measure
+
+    def measure(own: Learner) -> P.Params:
+        measured.append(original(own))
+        return {name: value.clone() for name, value in measured[-1].items()}
+
+    learner.method.measure = measure
+    for task in domains:
+        learner.learn(task)
+    assert len(measured) == 3
+    for name, value in learner.method.importance.items():
+        mean = sum(one[name] for one in measured) / 3
+        assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
+
+
+def test_importance_by_maximum(tiny_bert, domains):
+    learner = make_learner(tiny_bert, METHODS["mas"](pooling="max"), domains)
+    measured: list[P.Params] = []
+    original = learner.method.measure
+    learner.method.measure = lambda own: measured.append(original(own)) or measured[-1]
+    for task in domains.tasks[:2]:
+        learner.learn(task)
+    for name, value in learner.method.importance.items():
+        assert torch.equal(value, torch.maximum(measured[0][name], measured[1][name]))
+
+
+# ---- the search for λ -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second(tiny_bert, classes):
+    """Learn the second class-incremental task with these settings."""
+
+    def learn(settings: Any, seed: int = 0, **values: Any):
+        learner = make_learner(tiny_bert, METHODS["mas"](**values), classes, settings, seed=seed)
+        learner.learn(classes.tasks[0])
+        return learner, learner.learn(classes.tasks[1])
+
+    return learn
+
+
+def lams(lesson: Any) -> dict[float, Any]:
+    return {trial.choice["lam"]: trial for trial in lesson.trials}
+
+
+def test_the_printed_setting_has_a_lambda_without_plasticity(second):
+    settings = small(head="preallocated", logits="all", epochs=6)
+    learner, lesson = second(settings, seed=3)  # where the rows of unseen labels do not win by chance
+    notes, trials = lesson.decision.notes, lams(lesson)
+    assert trials[0.0].score > 0.5, "the task can be learnt"
+    assert "ceiling" not in notes["flags"]
+    assert "saturated" not in notes["flags"]
+    assert trials[notes["lam_max"]].score <= 0.02
+    below = [lam for lam in trials if 0 < lam < notes["lam_max"] * 0.5]
+    grid = [lam for lam in below if math.isclose(math.log10(notes["lam_max"] / lam) % 1, 0, abs_tol=1e-6)]
+    assert all(trials[lam].score > 0.02 for lam in grid if math.isclose(lam * 10, notes["lam_max"], rel_tol=1e-6))
+
+
+def test_the_search_keeps_enough_plasticity(second):
+    _, lesson = second(small(epochs=6, lam_steps=7, lam_trials=5), thr=0.9)
+    trial, notes = lesson.decision.trial, lesson.decision.notes
+    assert trial.score >= 0.9 * notes["gold"] or "saturated" in notes["flags"]
+    stronger = [t for lam, t in lams(lesson).items() if trial.choice["lam"] < lam <= notes["lam_max"]]
+    if "saturated" not in notes["flags"] and not set(notes["flags"]) & {"limit", "non-monotone"}:
+        assert any(t.score < 0.9 * notes["gold"] for t in stronger) or not stronger
+
+
+def test_lam_max_hardly_moves_what_the_past_needs(second):
+    learner, lesson = second(small(epochs=6))
+    notes = lesson.decision.notes
+    points = sorted(lam for lam in lams(lesson) if lam >= notes["lam_max"])
+    ratio = points[-1] / notes["lam_max"]
+    assert math.isclose(math.log10(ratio), round(math.log10(ratio)), abs_tol=1e-6), "on the grid of tens"
+    assert round(math.log10(ratio)) <= 8
+
+
+def test_a_saturated_task_takes_lam_max(second):
+    _, lesson = second(small(), thr=1e-3)
+    notes = lesson.decision.notes
+    assert "saturated" in notes["flags"]
+    assert lesson.decision.trial.choice["lam"] == notes["lam_max"] > 0
+
+
+def test_lambda_is_never_raised(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    previous = 1e-4
+    learner.method.lam = previous
+    lesson = learner.learn(classes.tasks[2])
+    notes, chosen = lesson.decision.notes, lesson.decision.trial.choice["lam"]
+    assert "saturated" not in notes["flags"], "this test needs a task that must be searched"
+    assert notes["lam_max"] > previous
+    assert chosen <= previous
+    assert previous in lams(lesson), "the search starts at the previous value"
+
+
+def test_after_lambda_zero_the_search_starts_at_lam_max(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    learner.method.lam = 0.0
+    lesson = learner.learn(classes.tasks[2])
+    assert "saturated" not in lesson.decision.notes["flags"]
+    assert lesson.decision.notes["lam_max"] in lams(lesson)
+
+
+@pytest.mark.xfail(strict=True, reason="`thr or default`: a threshold of 0 counts as none")
+def test_a_threshold_of_zero_is_a_threshold(second):
+    learner, lesson = second(small(), thr=0.0)
+    assert "saturated" in lesson.decision.notes["flags"], "every score reaches 0"
+
+
+def test_a_scale_of_zero_importance_does_not_divide(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+    learner.learn(classes.tasks[0])
+    for value in learner.method.importance.values():
+        value.zero_()
+    learner.learn(classes.tasks[1])
+    assert all(torch.isfinite(value).all() for value in weights_of(learner).values())
+
+
+def finite(values: dict[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values.values())
+
+
+def test_class_imbalance_of_a_hundred_to_one(tiny_bert, domains):
+    from dataclasses import replace
+
+    from holdfast.data.tasks import Split
+
+    learner = make_learner(tiny_bert, METHODS["mas"](), domains, small(epochs=1, batch_size=32))
+    for task in domains.tasks[:2]:
+        pairs = list(zip(task.train.texts, task.train.labels, strict=True))
+        glad = [pair for pair in pairs if pair[1] == "glad"]
+        sad = [pair for pair in pairs if pair[1] == "sad"]
+        learner.learn(replace(task, train=Split.of(glad * 9 + sad[:1])))
+    assert finite(weights_of(learner))
+    assert finite(learner.method.importance)

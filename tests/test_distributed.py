@@ -1,0 +1,146 @@
+"""Two processes give the numbers of one: the real launcher, on gloo."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT, TESTS
+from safetensors.torch import load_file
+
+SCRIPT = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+from dataclasses import replace
+import torch
+torch.set_num_threads(1)
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from conftest import class_stream, domain_stream, small
+from holdfast import distributed, importance
+from holdfast import params as P
+from holdfast.data.tasks import Split
+from holdfast.fit import fit
+from holdfast.losses import objective
+from holdfast.method import Method
+from holdfast.models import build_classifier
+
+accelerator = Accelerator(cpu=True)
+out, seen = sys.argv[1], []
+
+class Watching(Method):
+    def losses(self, model, batch):
+        real = batch.labels != -100
+        lengths = batch.attention_mask.sum(1)
+        for row, n, one in zip(batch.input_ids.tolist(), lengths.tolist(), real.tolist()):
+            if one:
+                seen.append(tuple(row[:n]))
+        return super().losses(model, batch)
+
+found = {{}}
+for name, stream, size in (("even", class_stream(), 24), ("odd", class_stream(), 17), ("weighted", domain_stream(), 19)):
+    task = stream.tasks[0]
+    order = sorted(range(24), key=lambda i: task.train.labels[i])  # so that the classes differ in size
+    kept = order[:size]
+    task = replace(task, train=Split.of([(task.train.texts[i], task.train.labels[i]) for i in kept]))
+    model = build_classifier({model!r}, small())
+    model.dropout.p = 0.0
+    model.head.add(task.labels)
+    model.head.teach(task.labels)
+    labels = model.head.labels
+    data = {{
+        part: model.encode(getattr(task, part), objective(stream.scenario, task, part, rows=labels, seen=labels))
+        for part in ("train", "valid")
+    }}
+    seen.clear()
+    result = fit(
+        model, Watching(lr=3e-3), data["train"], data["valid"], small(epochs=3, patience=9),
+        seed=4, accelerator=accelerator,
+    )
+    taken = [None] * distributed.processes()
+    if distributed.processes() > 1:
+        torch.distributed.all_gather_object(taken, list(seen))
+    else:
+        taken = [list(seen)]
+    every = sorted(tokens for part in taken for tokens in part)
+    expected = sorted(tuple(tokens) for tokens in data["train"].tokens for _ in range(3))
+    assert every == expected, "every sample once per epoch, over all processes"
+    found[f"{{name}}/history"] = torch.tensor(
+        [[epoch["task"], epoch["valid"]] for epoch in result.history], dtype=torch.float64
+    )
+    with torch.no_grad():  # importance is compared at equal weights
+        generator = torch.Generator().manual_seed(1)
+        for weight in P.trainable(model).values():
+            weight.copy_(0.1 * torch.randn(weight.shape, generator=generator))
+    for kind, estimate in (("mas", importance.mas), ("fisher", importance.fisher)):
+        for key, value in estimate(model, data["train"], batch_size=8).items():
+            found[f"{{name}}/{{kind}}/{{key}}"] = value.contiguous()
+if accelerator.is_main_process:
+    save_file(found, out)
+assert distributed.processes() == int(sys.argv[2])
+accelerator.end_training()
+"""
+
+LEARNER = """
+import sys
+sys.path[:0] = [{root!r}, {tests!r}]
+import torch
+torch.set_num_threads(1)
+from conftest import class_stream, make_learner, small
+from holdfast.methods import METHODS
+stream = class_stream()
+learner = make_learner({model!r}, METHODS["seq"](), stream, small(epochs=1))
+learner.learn(stream.tasks[0])
+"""
+
+
+def launch(script: Path, processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [
+        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1"),
+        *("--num_processes", str(processes), "--mixed_precision", "no", "--dynamo_backend", "no"),
+        *("--main_process_port", str(port), str(script), *arguments),
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def write(path: Path, script: str, model: str) -> Path:
+    path.write_text(script.format(root=str(ROOT), tests=str(TESTS), model=model))
+    return path
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path):
+    script = write(tmp_path / "script.py", SCRIPT, tiny_bert_dry)
+    results = []
+    for processes in (1, 2):
+        out = tmp_path / f"{processes}.safetensors"
+        done = launch(script, processes, str(out), str(processes))
+        assert done.returncode == 0, done.stderr[-3000:]
+        results.append(load_file(out))
+    one, two = results
+    assert one.keys() == two.keys()
+    assert sum("history" in key for key in one) == 3
+    for key, expected in one.items():
+        error = float((two[key] - expected).abs().max())
+        if key.endswith("history"):
+            assert error <= 1e-4, key
+            assert not torch.equal(expected[0], expected[-1]), "something was learnt"
+        else:
+            assert error <= 1e-6 * float(expected.abs().max()), key
+
+
+@pytest.mark.slow
+@pytest.mark.xfail(strict=True, reason="each process makes a workspace of its own, but only one writes trials")
+def test_a_learner_without_a_workspace_runs_in_two_processes(tiny_bert_dry, tmp_path):
+    script = write(tmp_path / "script.py", LEARNER, tiny_bert_dry)
+    done = launch(script, 2)
+    assert done.returncode == 0, done.stderr[-3000:]

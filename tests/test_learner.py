@@ -1,0 +1,411 @@
+"""Learner: trials that leave no trace, a cache of them, passes, growing heads, errors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, make_learner, small, toy_task, weights_of
+
+from holdfast.data.batches import Examples
+from holdfast.data.tasks import Split, Task
+from holdfast.errors import HoldfastError
+from holdfast.learner import Learner
+from holdfast.methods import METHODS
+from holdfast.passes import added
+
+BATCHES = 3  # of 8, in a toy task of 24
+
+
+def standing(learner: Learner) -> tuple[dict[str, torch.Tensor], Any, dict[str, Any]]:
+    return weights_of(learner), learner.method.state_dict(), learner.method.hparams()
+
+
+def assert_same_standing(left: Any, right: Any) -> None:
+    assert_same_bits(left[0], right[0])
+    assert left[2] == right[2]
+    assert left[1].keys() == right[1].keys()
+    for name, value in left[1].items():
+        if isinstance(value, dict):
+            assert_same_bits(value, right[1][name])
+        else:
+            assert value == right[1][name]
+
+
+@pytest.fixture
+def trained(monkeypatch) -> list[dict[str, Any]]:
+    """Every training from now on, with the hyper-parameters it ran with."""
+    import holdfast.learner as module
+
+    runs: list[dict[str, Any]] = []
+    original = module.fit
+
+    def watched(model, method, *args, **kwargs):
+        result = original(model, method, *args, **kwargs)
+        runs.append(method.hparams() | {"epochs": result.epochs, "batches": result.batches})
+        return result
+
+    monkeypatch.setattr(module, "fit", watched)
+    return runs
+
+
+# ---- trials -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mas", "la"])
+def test_search_leaves_the_learner_as_it_found_it(tiny_bert, classes, name):
+    learner = make_learner(tiny_bert, METHODS[name](thr=0.5), classes)
+    learner.learn(classes.tasks[0])
+    learner.begin(classes.tasks[1])
+    before = standing(learner)
+    learner._drive(classes.tasks[1])
+    assert len(learner._trials) > 3
+    assert_same_standing(before, standing(learner))
+
+
+def test_a_trial_does_not_depend_on_what_ran_before(tiny_bert, classes):
+    task, choice = classes.tasks[0], {"lr": 1e-2, "lam": 0.0}
+    alone = make_learner(tiny_bert, METHODS["mas"](), classes)
+    alone.begin(task)
+    expected = alone.trial(task, choice)
+    other = make_learner(tiny_bert, METHODS["mas"](), classes)
+    other.begin(task)
+    other.trial(task, {"lr": 3e-2, "lam": 0.0})
+    torch.manual_seed(99)
+    found = other.trial(task, choice)
+    assert_same_bits(expected.params, found.params)
+    assert expected.score == found.score
+
+
+def test_a_trial_is_made_once(tiny_bert, classes, trained):
+    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+    learner.begin(classes.tasks[0])
+    first = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+    again = learner.trial(classes.tasks[0], {"lam": 0.0, "lr": 1e-2})
+    assert first is again
+    assert len(trained) == 1
+
+
+def test_a_trial_is_found_on_disk_by_the_next_process(tiny_bert, classes, trained, tmp_path):
+    ends = []
+    for _ in range(2):
+        learner = make_learner(tiny_bert, METHODS["mas"](), classes, workspace=tmp_path / "new" / "place")
+        learner.learn(classes.tasks[0])
+        ends.append(standing(learner))
+    assert len(trained) == 1
+    assert_same_standing(*ends)
+    learner.drop_trials()
+    assert not list((tmp_path / "new" / "place").glob("*.trial"))
+
+
+def test_look_ahead_is_the_winning_rate_trial(tiny_bert, classes, trained):
+    learner = make_learner(tiny_bert, METHODS["la"](thr=0.01), classes)
+    learner.learn(classes.tasks[0])
+    trained.clear()
+    lesson = learner.learn(classes.tasks[1])
+    assert lesson.decision.trial.choice["down"] is not None
+    free = [run for run in trained if run["lam"] == 0.0]
+    assert len(free) == 1, "the look-ahead cost no training of its own"
+    assert len(trained) == len(lesson.trials)
+
+
+def test_look_ahead_starts_nothing_twice(tiny_bert, classes, trained):
+    learner = make_learner(tiny_bert, METHODS["la"](lr=1e-2), classes)
+    learner.begin(classes.tasks[0])
+    gold = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+    assert_same_bits(learner.look_ahead(classes.tasks[0]), gold.params)
+    assert len(trained) == 1
+
+
+def test_a_workspace_does_not_hand_one_tasks_trial_to_another(tiny_bert, classes, tmp_path):
+    first = make_learner(tiny_bert, METHODS["seq"](), classes, workspace=tmp_path)
+    first.learn(classes.tasks[0])
+    second = make_learner(tiny_bert, METHODS["seq"](), classes, workspace=tmp_path)
+    lesson = second.learn(classes.tasks[1])
+    alone = make_learner(tiny_bert, METHODS["seq"](), classes)
+    assert lesson.trials[0].score == alone.learn(classes.tasks[1]).trials[0].score
+    assert_same_bits(weights_of(second), weights_of(alone))
+
+
+# ---- passes ---------------------------------------------------------------------------------------------------
+
+
+def both(n: int) -> dict[str, int]:
+    return {"forward": n, "backward": n}
+
+
+def two_lessons(path: str, name: str, stream: Any, **values: Any):
+    learner = make_learner(path, METHODS[name](**values), stream)
+    lessons = [learner.learn(task) for task in stream.tasks[:2]]
+    return lessons, added(*(lesson.chosen_passes for lesson in lessons))
+
+
+def epochs(lesson: Any) -> int:
+    return lesson.decision.trial.fit["epochs"]
+
+
+def test_passes_of_seq(tiny_bert, classes):
+    (one, two), passes = two_lessons(tiny_bert, "seq", classes)
+    assert passes == {"train": both((epochs(one) + epochs(two)) * BATCHES)}
+
+
+def test_passes_of_mas(tiny_bert, classes):
+    (one, two), passes = two_lessons(tiny_bert, "mas", classes, thr=0.01)
+    assert two.decision.trial.choice["lam"] > 0
+    assert passes == {
+        "train": both((epochs(one) + epochs(two)) * BATCHES),
+        "importance": both(2 * BATCHES),  # b1 in the paper's formula; b2 is the last consolidation
+    }
+
+
+def test_passes_of_la(tiny_bert, classes):
+    """E1 b1 + b1 + E2aux b2 + b2 + E2main b2, and the last consolidation."""
+    (one, two), passes = two_lessons(tiny_bert, "la", classes, thr=0.01)
+    [gold] = [trial for trial in two.trials if trial.choice["lam"] == 0]
+    assert passes == {
+        "train": both((epochs(one) + epochs(two)) * BATCHES),
+        "importance": both(2 * BATCHES),
+        "look-ahead": both(gold.fit["epochs"] * BATCHES),
+        "look-ahead importance": both(BATCHES),
+    }
+
+
+@pytest.mark.parametrize("name", ["mas", "la"])
+def test_chosen_and_search_passes_are_every_step_that_was_taken(tiny_bert, classes, trained, name):
+    (_, two), _ = two_lessons(tiny_bert, name, classes, thr=0.01)
+    steps = sum(run["batches"] for run in trained[1:])
+    counted = [*two.chosen_passes.values(), *two.search_passes.values()]
+    assert sum(count["backward"] for count in counted) == steps + BATCHES * (2 if name == "la" else 1)
+    assert set(two.search_passes) <= {"train"}
+
+
+# ---- growing ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mas", "la", "frozen"])
+def test_head_growth_grows_the_state(tiny_bert, classes, name):
+    learner = make_learner(tiny_bert, METHODS[name](), classes)
+    learner.learn(classes.tasks[0])
+    old = learner.method.state_dict()["importance"]
+    assert (old["head.linear.bias"] > 0).all()
+    learner.begin(classes.tasks[1])
+    new = learner.method.importance
+    for name in ("head.linear.weight", "head.linear.bias"):
+        assert len(new[name]) == 4
+        assert torch.equal(new[name][:2], old[name])
+        assert (new[name][2:] == 0).all()
+    assert all(torch.equal(new[name], old[name]) for name in old if not name.startswith("head."))
+    assert {name: value.shape for name, value in new.items()} == {
+        name: weight.shape for name, weight in learner.model.named_parameters() if weight.requires_grad
+    }
+
+
+def test_new_rows_depend_on_seed_and_label_alone(tiny_bert, classes):
+    there, back = (make_learner(tiny_bert, METHODS["seq"](), classes) for _ in range(2))
+    there.begin(classes.tasks[1])
+    back.learn(classes.tasks[0])
+    back.begin(classes.tasks[1])
+    left, right = (
+        {
+            label: learner.model.head.linear.weight[i].tolist()
+            for i, label in enumerate(learner.model.head.labels)
+        }
+        for learner in (there, back)
+    )
+    assert set(left) < set(right)
+    assert all(right[label] == row for label, row in left.items())
+    other = make_learner(tiny_bert, METHODS["seq"](), classes, seed=1)
+    other.begin(classes.tasks[1])
+    assert other.model.head.linear.weight[0].tolist() != left[other.model.head.labels[0]]
+
+
+def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+    measured: list[Any] = []
+    original = learner.method.measure
+    learner.method.measure = lambda own: measured.append(original(own)) or measured[-1]
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    first, second = measured
+    found = learner.method.importance["head.linear.bias"]
+    assert torch.allclose(found[:2], (first["head.linear.bias"] + second["head.linear.bias"][:2]) / 2)
+    assert torch.allclose(found[2:], second["head.linear.bias"][2:] / 2)
+
+
+# ---- seeds, predicting ---------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_keyed_by_seed_and_task(tiny_bert, classes):
+    seeds = set()
+    for seed in (0, 1):
+        learner = make_learner(tiny_bert, METHODS["seq"](), classes, seed=seed)
+        for task in classes:
+            learner.begin(task)
+            assert learner.task_seed == learner.task_seed
+            seeds.add(learner.task_seed)
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_predict_and_score(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["seq"](), classes, small(epochs=8))
+    task = classes.tasks[0]
+    learner.learn(task)
+    assert learner.classes_ == list(task.labels)
+    predicted = learner.predict(task.test.texts)
+    right = sum(p == gold for p, gold in zip(predicted, task.test.labels, strict=True))
+    assert right >= 13, "16 sentences anybody could tell apart"
+    assert learner.predict(list(reversed(task.test.texts))) == predicted[::-1]
+    assert [learner.predict([text]) for text in task.test.texts] == [[label] for label in predicted]
+    from sklearn.metrics import f1_score
+
+    assert learner.score(task.test) == pytest.approx(f1_score(task.test.labels, predicted, average="macro"))
+    assert learner.predict([]) == []
+
+
+@pytest.mark.parametrize(("logits", "visible"), [("seen", 2), ("all", 6)])
+def test_prediction_looks_at_visible_rows_only(tiny_bert, classes, logits, visible):
+    learner = make_learner(
+        tiny_bert, METHODS["seq"](), classes, small(head="preallocated", logits=logits, epochs=1)
+    )
+    task = classes.tasks[0]
+    learner.begin(task)
+    with torch.no_grad():
+        learner.model.head.linear.bias[5] += 100
+    assert len(learner.classes_) == visible
+    best = set(learner.predict(task.test.texts))
+    assert (best == {classes.labels[5]}) is (logits == "all")
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_tasks_are_one_line(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+    task = classes.tasks[0]
+    one = toy_task("alone", {"only": ["the"]}, {"train": 3, "valid": 1, "test": 1})
+    with pytest.raises(HoldfastError, match="'alone' has one label, 'only'"):
+        learner.learn(one)
+    with pytest.raises(HoldfastError, match="no validation"):
+        learner.learn(replace(task, valid=Split((), ())))
+    with pytest.raises(HoldfastError, match="'nobody' is in valid but not in train"):
+        learner.learn(replace(task, valid=Split(("the",), ("nobody",))))
+
+
+def test_a_task_without_training_sentences_is_one_line(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+    with pytest.raises(HoldfastError):
+        learner.learn(Task("empty", Split((), ()), Split(("a",), ("b",)), Split((), ())))
+
+
+def test_a_refused_task_leaves_the_learner_usable(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+    learner.learn(classes.tasks[0])
+    before = standing(learner)
+    with pytest.raises(HoldfastError):
+        learner.learn(replace(classes.tasks[1], valid=Split(("the",), ("nobody",))))
+    assert_same_standing(before, standing(learner))
+    learner.learn(classes.tasks[1])
+
+
+def test_five_sentences_are_enough(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+    for task in classes.tasks[:2]:
+        few = Split(task.train.texts[:5], task.train.labels[:5])
+        assert len(set(few.labels)) == 2
+        learner.learn(replace(task, train=few, valid=few))
+    assert all(torch.isfinite(weight).all() for weight in weights_of(learner).values())
+
+
+# ---- fixed hyper-parameters -------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_rate_is_not_searched(tiny_bert, classes, trained):
+    learner = make_learner(
+        tiny_bert, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)), fixed={"lr"}
+    )
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    assert {run["lr"] for run in trained} == {5e-3}
+    free = make_learner(tiny_bert, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)))
+    trained.clear()
+    free.learn(classes.tasks[0])
+    assert [run["lr"] for run in trained] == [1e-2, 1e-3]
+
+
+@pytest.mark.parametrize("name", ["mas", "la"])
+@pytest.mark.parametrize("lam", [5.0, math.inf])
+def test_a_fixed_lam_is_kept(tiny_bert, classes, name, lam):
+    learner = make_learner(tiny_bert, METHODS[name](lam=lam), classes, fixed={"lam"})
+    for task in classes.tasks[:2]:
+        lesson = learner.learn(task)
+    assert lesson.decision.trial.choice["lam"] == lam
+    assert learner.method.lam == lam
+
+
+def test_a_fixed_down_is_kept(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["la"](down=0.5, thr=0.01), classes, fixed={"down", "thr"})
+    for task in classes.tasks[:2]:
+        lesson = learner.learn(task)
+    assert {trial.choice.get("down") for trial in lesson.trials} - {None} == {0.5}
+
+
+# ---- state ---------------------------------------------------------------------------------------------------------------
+
+
+def test_state_comes_back(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    fresh = make_learner(tiny_bert, METHODS["la"](), classes)
+    fresh.load_state(*learner.state())
+    assert fresh.tasks_seen == 2
+    assert_same_standing(standing(learner), standing(fresh))
+    texts = [text for task in classes for text in task.test.texts]
+    assert fresh.predict(texts) == learner.predict(texts)
+
+
+def test_state_comes_back_into_a_learner_with_a_past(tiny_bert, classes):
+    one, two, _ = classes.tasks
+    learner, other = (make_learner(tiny_bert, METHODS["seq"](), classes) for _ in range(2))
+    for task in (one, two):
+        learner.learn(task)
+    for task in (two, one):
+        other.learn(task)
+    other.load_state(*learner.state())
+    assert other.predict(two.test.texts) == learner.predict(two.test.texts)
+
+
+def test_state_is_a_copy(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+    learner.learn(classes.tasks[0])
+    _, meta = learner.state()
+    learner.begin(classes.tasks[1])
+    assert len(meta["labels"]) == len(meta["seen"]) == 2
+
+
+def test_nothing_of_a_task_lives_on_in_the_learner(tiny_bert, classes):
+    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+    learner.learn(classes.tasks[0])
+    assert not learner._trials
+    assert not learner._examples
+    assert not learner._shared
+    tensors, meta = learner.state()
+    assert not any(isinstance(value, Examples) for value in vars(learner.method).values())
+    words = {word for text in classes.tasks[0].train.texts for word in text.split()}
+    assert not words & set(str(meta).replace("'", " ").split())
+
+
+def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
+    found = []
+    for noise in (1, 2):
+        learner = make_learner(tiny_bert, METHODS["mas"](convention="lacl"), classes)
+        learner.begin(classes.tasks[0])
+        learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+        torch.manual_seed(noise)  # as in a process that found this trial finished
+        learner.learn(classes.tasks[0])
+        found.append(learner.method.importance)
+    assert_same_bits(*found)

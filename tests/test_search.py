@@ -1,0 +1,422 @@
+"""The search plans, driven by a fake trainer: what they ask for, what they return, how many trainings."""
+
+import math
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.search import (
+    Found,
+    best_rate,
+    loosen,
+    paper_path,
+    rounded,
+    short_path,
+    slope,
+    smallest,
+    strongest,
+    strongest_lam,
+)
+from holdfast.settings import Settings
+
+
+class Result:
+    """A trial that shows its choice, score and weights, and fails a plan that looks at anything else."""
+
+    def __init__(self, choice: dict[str, Any], score: float) -> None:
+        self.choice, self.score, self.params = choice, score, {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a plan looked at {name!r}")
+
+
+def drive(plan: Generator, score: Callable[[dict[str, Any]], float]) -> tuple[Any, list[Result]]:
+    """Train until the plan returns; gives its answer and every training."""
+    made: list[Result] = []
+    answer = None
+    while True:
+        try:
+            choice = plan.send(answer)
+        except StopIteration as end:
+            return end.value, made
+        answer = Result(choice, score(choice))
+        made.append(answer)
+
+
+def at(lam: float) -> dict[str, float]:
+    return {"lam": lam}
+
+
+FREE = Result({"lam": 0.0}, 0.9)
+
+
+def descend(
+    passes: Callable[[float], bool], *, start: float = 10.0, **options: Any
+) -> tuple[Found, list[float]]:
+    plan = strongest(start, at, lambda trial: trial.score >= 0.5, FREE, **options)
+    found, made = drive(plan, lambda choice: float(passes(choice["lam"])))
+    return found, [trial.choice["lam"] for trial in made]
+
+
+# ---- learning rate -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores", "winner"), [((0.8, 0.8, 0.7), 0), ((0.1, 0.8, 0.8), 1), ((0, 0, 0), 0), ((0.1, 0.2, 0.3), 2)]
+)
+def test_best_rate_the_first_wins_ties(scores: tuple[float, ...], winner: int) -> None:
+    rates = (3e-5, 3e-4, 3e-3)
+    best, made = drive(best_rate(rates, {"lam": 0.0}), lambda c: scores[rates.index(c["lr"])])
+    assert [trial.choice for trial in made] == [{"lr": rate, "lam": 0.0} for rate in rates]
+    assert best is made[winner]
+
+
+# ---- lambda_max --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 9])
+def test_smallest_finds_every_position_and_none(n: int) -> None:
+    points = [10.0**i for i in range(n)]
+    for first in range(n + 1):
+        plan = smallest(points, at, lambda trial: trial.score == 1)
+        answer, made = drive(plan, lambda c, first=first: float(points.index(c["lam"]) >= first))
+        assert answer == ((points[first], True) if first < n else (points[-1], False))
+        assert len(made) <= math.ceil(math.log2(n + 1))  # 4 for the nine points of lambda_max
+        assert len({trial.choice["lam"] for trial in made}) == len(made)
+
+
+# ---- lambda ------------------------------------------------------------------------------------------
+
+
+def plasticity(choice: dict[str, float]) -> float:
+    return 0.9 / (1 + choice["lam"] / 4)  # chsf.md, example A
+
+
+@pytest.mark.parametrize("engine", ["linear", "bisect"])
+def test_chsf_example_a(engine: Any) -> None:
+    plan = strongest(10.0, at, lambda t: t.score >= 0.9 * 0.9, FREE, decay=0.9, engine=engine)
+    found, made = drive(plan, plasticity)
+    assert found.value == pytest.approx(0.423912, abs=5e-7)
+    assert found.trial.score == pytest.approx(0.813759, abs=5e-7)
+    assert found.trial.choice == at(found.value)
+    assert found.flags == ()
+    if engine == "linear":
+        assert len(made) == 31
+        assert made[-1] is found.trial
+        assert made[-2].choice["lam"] == pytest.approx(0.471013, abs=5e-7)
+        assert made[-2].score == pytest.approx(0.805187, abs=5e-7)
+    coarse = strongest(10.0, at, lambda t: t.score >= 0.8 * 0.9, FREE, decay=0.5, engine=engine)
+    assert drive(coarse, plasticity)[0].value == 0.625
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 7, 8, 16, 31, 60])
+def test_both_engines_agree_on_every_monotone_score(steps: int) -> None:
+    grid = [rounded(10.0 * 0.9**j) for j in range(steps + 1)]
+    for threshold in [*grid, 0.0]:
+        walked, _ = descend(lambda lam, t=threshold: lam <= t, steps=steps, engine="linear")
+        halved, tried = descend(lambda lam, t=threshold: lam <= t, steps=steps, engine="bisect")
+        assert walked.value == halved.value == threshold
+        assert walked.flags == halved.flags == ()
+        assert len(tried) <= math.ceil(math.log2(steps)) + 2
+        assert set(tried) <= set(grid)
+        if threshold == 0.0:  # nothing accepted: the unregularised trial, which is not trained again
+            assert walked.trial is halved.trial is FREE
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 400), st.data())
+def test_bisect_uses_few_trainings(steps: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(0, steps + 1))
+    grid = [rounded(10.0 * 0.9**j) for j in range(steps + 1)]
+    threshold = grid[first] if first <= steps else 0.0
+    found, tried = descend(lambda lam: lam <= threshold, steps=steps)
+    assert found.value == threshold
+    assert len(tried) <= math.ceil(math.log2(steps)) + 2
+    assert len(set(tried)) == len(tried)
+
+
+@pytest.mark.parametrize("engine", ["linear", "bisect"])
+def test_a_start_that_passes_is_taken_and_never_raised(engine: Any) -> None:
+    found, tried = descend(lambda lam: True, start=3.0, engine=engine)
+    assert (found.value, tried) == (3.0, [3.0])
+
+
+def test_limit() -> None:
+    passes = [10.0 * 0.5**j for j in (6, 7, 8)]  # of the grid 0..8 only the weakest three
+    options = {"decay": 0.5, "steps": 8}
+    found, tried = descend(lambda lam: lam in passes, limit=4, engine="linear", **options)
+    assert (found.value, found.trial, found.flags, len(tried)) == (0.0, FREE, ("limit",), 4)
+    # bisect: 0 fails, (0+9)//2 = 4 fails, 6 passes; the limit ends it before 5 is known to fail
+    found, tried = descend(lambda lam: lam in passes, limit=3, engine="bisect", **options)
+    assert tried == [10.0, 10 * 0.5**4, 10 * 0.5**6]
+    assert (found.value, found.flags) == (10 * 0.5**6, ("limit",))
+    found, tried = descend(lambda lam: lam in passes, limit=2, engine="bisect", **options)
+    assert (found.value, found.trial, found.flags, len(tried)) == (0.0, FREE, ("limit",), 2)
+    found, tried = descend(lambda lam: lam in passes, limit=4, engine="bisect", **options)
+    assert (found.value, found.flags, len(tried)) == (10 * 0.5**6, (), 4)
+
+
+@pytest.mark.parametrize("engine", ["linear", "bisect"])
+def test_known_trials_are_free_and_do_not_count(engine: Any) -> None:
+    def passes(lam: float) -> bool:
+        return lam <= 2.5
+
+    known = {lam: Result(at(lam), float(passes(lam))) for lam in (10.0, 5.0, 1.25, 0.3)}  # .3 is off the grid
+    found, tried = descend(passes, decay=0.5, steps=8, limit=1, known=known, engine=engine)
+    assert (found.value, tried, found.flags) == (2.5, [2.5], ())
+    everything = known | {2.5: Result(at(2.5), 1.0)}
+    found, tried = descend(passes, decay=0.5, steps=8, limit=0, known=everything, engine=engine)
+    assert (found.value, tried) == (2.5, [])
+    assert found.trial is everything[2.5]
+
+
+def test_bisect_does_not_look_above_a_known_failure() -> None:
+    grid = [rounded(10.0 * 0.9**j) for j in range(17)]
+    known = {grid[j]: Result(at(grid[j]), 0.0) for j in (0, 8)}
+    found, tried = descend(lambda lam: lam <= grid[12], steps=16, known=known)
+    assert found.value == grid[12]
+    assert max(tried) < grid[8]
+    assert len(tried) <= 4  # 9 .. 16 and nothing: nine answers
+
+
+def test_known_points_of_lambda_max_lie_on_the_grid_below_it() -> None:
+    # the nine points 10^i/(lr max alpha) and start · 10^-j must meet, or trials are made twice
+    for scale in (3e-4 * 0.042, 3e-3 * 0.7431, 1.7e-5):
+        points = [rounded(10**i / scale) for i in range(9)]
+        known = {lam: Result(at(lam), 0.0) for lam in points}
+        _, tried = descend(lambda lam: False, start=points[-1], decay=0.1, steps=7, known=known)
+        assert tried == []
+
+
+def test_non_monotone_scores_are_flagged() -> None:
+    # grid 16, 8, 4, 2, 1: 16 fails, 8 unknown, 4 passes, 2 is known to fail
+    known = {4.0: Result(at(4.0), 1.0), 2.0: Result(at(2.0), 0.0)}
+    found, tried = descend(lambda lam: False, start=16.0, decay=0.5, steps=4, known=known)
+    assert (found.value, found.flags, tried) == (4.0, ("non-monotone",), [16.0, 8.0])
+
+
+@given(st.lists(st.booleans(), min_size=2, max_size=30), st.data())
+def test_whatever_the_scores_bisect_returns_an_accepted_point_whose_stronger_neighbour_failed(
+    verdicts: list[bool], data: st.DataObject
+) -> None:
+    verdicts[0] = False
+    grid = [rounded(10.0 * 0.9**j) for j in range(len(verdicts))]
+    shown = data.draw(st.sets(st.integers(1, len(grid) - 1)))
+    known = {grid[j]: Result(at(grid[j]), float(verdicts[j])) for j in shown}
+    found, tried = descend(lambda lam: verdicts[grid.index(lam)], steps=len(grid) - 1, known=known)
+    seen = {**{grid[j]: verdicts[j] for j in shown}, **{lam: verdicts[grid.index(lam)] for lam in tried}}
+    place = grid.index(found.value) if found.value else len(grid)
+    if found.value:
+        assert seen[found.value]
+    else:
+        assert found.trial is FREE
+    assert seen[grid[place - 1]] is False
+    assert not any(passed for lam, passed in seen.items() if lam > found.value)
+    contradicted = any(not passed for lam, passed in seen.items() if lam < found.value)
+    assert found.flags == (("non-monotone",) if contradicted else ())
+
+
+# ---- lambda_max, then lambda -------------------------------------------------------------------------
+
+POINTS = [10.0**i for i in range(9)]
+GOLD = Result({"lam": 0.0}, 0.95)
+
+
+def search_lam(
+    score: Callable[[float], float],
+    movement: Callable[[float], float] | None,
+    previous: float = 0.0,
+    **changes: Any,
+) -> tuple[Any, list[float]]:
+    plan = strongest_lam(
+        POINTS,
+        at,
+        GOLD,
+        enough=0.9 * 0.95,
+        previous=previous,
+        movement=movement and (lambda trial: movement(trial.choice["lam"])),
+        settings=Settings(**{"lam_decay": 0.1, "lam_steps": 7, "lam_trials": 5} | changes),
+    )
+    decision, made = drive(plan, lambda choice: score(choice["lam"]))
+    return decision, [trial.choice["lam"] for trial in made]
+
+
+def falling(lam: float) -> float:
+    return 0.95 if lam <= 10 else 0.8 if lam <= 100 else 0.5
+
+
+def stiff(lam: float) -> float:
+    return 1 / (1 + lam)  # at most .01 of the free movement from lambda = 99 on
+
+
+def test_lambda_max_needs_the_score_and_the_movement_of_the_strongest_point() -> None:
+    decision, tried = search_lam(falling, stiff)
+    assert decision.notes == {"gold": 0.95, "lam_max": 1e3, "flags": []}  # 100 still scores higher
+    assert decision.trial.choice == at(10.0)
+    assert len(tried) == len(set(tried)) <= 1 + 4 + 2
+    decision, _ = search_lam(lambda lam: 0.5, stiff)
+    assert decision.notes["lam_max"] == 100.0  # where scores cannot tell, movement does
+    assert decision.trial is GOLD
+
+
+def test_a_saturated_task_takes_lambda_max_whatever_was_propagated() -> None:
+    for previous in (0.0, 3.0):
+        decision, _ = search_lam(lambda lam: 0.94, stiff, previous)
+        assert decision.trial.choice == at(100.0)
+        assert decision.notes["flags"] == ["saturated"]
+
+
+def test_a_model_that_cannot_be_held_is_flagged_ceiling() -> None:
+    decision, _ = search_lam(falling, lambda lam: 1.0)
+    assert decision.notes["lam_max"] == 1e8
+    assert decision.notes["flags"][0] == "ceiling"
+
+
+def test_in_the_printed_setting_lambda_max_is_where_the_score_is_zero() -> None:
+    decision, _ = search_lam(lambda lam: 0.95 if lam < 5 else 0.9 if lam < 5e4 else 0.02, None)
+    assert decision.notes == {"gold": 0.95, "lam_max": 1e5, "flags": []}
+    assert decision.trial.choice == at(1e4)
+    # no saturation there: the strongest point scores enough, and the search takes it as its start
+    decision, tried = search_lam(lambda lam: 0.9, None)
+    assert decision.notes["flags"] == ["ceiling"]
+    assert decision.trial.choice == at(1e8)
+    assert tried == [1e4, 1e7, 1e8]
+
+
+@pytest.mark.parametrize(("previous", "start"), [(0.0, 1e3), (50.0, 50.0), (1e6, 1e3)])
+def test_the_search_starts_at_the_previous_lambda_but_not_above_lambda_max(
+    previous: float, start: float
+) -> None:
+    decision, tried = search_lam(falling, stiff, previous)
+    assert decision.trial.choice["lam"] == rounded(start * 0.1 ** (1 if start == 50 else 2))
+    if start == 50.0:
+        assert start in tried
+
+
+# ---- lambda_down and lambda_up -----------------------------------------------------------------------
+
+
+def follow(score: Callable[[int], float], **options: Any) -> list[tuple[float, float]]:
+    """All the trials of the paper's path when the n-th of them (from 1) scores score(n)."""
+    scores: list[float] = []
+    trials = []
+    for trial in paper_path(scores, **options):
+        trials.append(trial)
+        scores.append(score(len(trials)))
+    return trials
+
+
+def powers(n: int, factor: float = 0.9) -> list[float]:
+    return [pytest.approx(factor**i) for i in range(n)]
+
+
+def test_paper_path_switches_once_when_more_than_fifteen_trials_are_flat() -> None:
+    trials = follow(lambda n: 0.5)
+    # trials 1..16 shrink lambda_down; then m = .9^1 .. .9^22, the first below .1
+    assert [down for down, _ in trials[:16]] == powers(16)
+    assert {m for _, m in trials[:16]} == {1.0}
+    assert {down for down, _ in trials[16:]} == {trials[15][0]}
+    assert [m for _, m in trials[15:]] == powers(23)
+    assert len(trials) == 38
+    assert trials[-1][1] < 0.1 <= trials[-2][1]
+
+
+def test_paper_path_never_switches_back() -> None:
+    # flat up to trial 16, then rising fast: m goes on shrinking, and being below .1 does not end it
+    trials = follow(lambda n: 0.5 if n <= 16 else 0.01 * n, budget=60)
+    assert {down for down, _ in trials[16:]} == {trials[15][0]}
+    assert len(trials) == 60
+
+
+@pytest.mark.parametrize(("gain", "switches"), [(0.0029, True), (0.0031, False), (-0.01, True)])
+def test_paper_path_slope_rule(gain: float, switches: bool) -> None:
+    trials = follow(lambda n: 0.5 + gain * n, budget=20)
+    assert (trials[-1][1] < 1.0) is switches
+
+
+def test_paper_path_looks_at_the_last_ten_scores_only() -> None:
+    # a jump at trial 10 is in the window of trials 7..16 but not in that of 11..20
+    trials = follow(lambda n: 0.1 if n < 10 else 0.9, budget=25)
+    switch = next(i for i, (_, m) in enumerate(trials) if m < 1) + 1
+    steep = [
+        n
+        for n in range(16, 25)
+        if np.polyfit(range(10), [0.1 if k < 10 else 0.9 for k in range(n - 9, n + 1)], 1)[0] >= 0.003
+    ]
+    assert switch == max(steep) + 2
+
+
+@pytest.mark.parametrize("budget", [1, 16, 20, 40])
+def test_paper_path_honours_the_budget(budget: int) -> None:
+    assert len(follow(lambda n: n / 100, budget=budget)) == budget
+
+
+def test_paper_path_without_room_for_up_ends_at_the_plateau() -> None:
+    trials = follow(lambda n: 0.5, up_matters=False)
+    assert len(trials) == 16
+    assert {m for _, m in trials} == {1.0}
+    assert len(follow(lambda n: n / 100, up_matters=False)) == 40
+
+
+def test_paper_path_drop() -> None:
+    assert [down for down, _ in follow(lambda n: n / 100, drop=0.2, budget=5)] == powers(5, 0.8)
+
+
+def test_short_path() -> None:
+    down = [(1.0, 1.0), (0.3, 1.0), (0.1, 1.0)]
+    assert list(short_path([])) == [*down, (0.1, 0.3), (0.1, 0.1)]
+    assert list(short_path([], up_matters=False)) == down
+
+
+def loosened(scores: list[float], target: float) -> tuple[tuple[Result, bool], list[Result]]:
+    waiting = iter(scores)
+    plan = loosen(short_path, lambda down, up: {"down": down, "up": up}, target)
+    return drive(plan, lambda choice: next(waiting))
+
+
+def test_loosen_stops_at_the_first_that_reaches_the_target() -> None:
+    (trial, matched), made = loosened([0.1, 0.5, 0.9, 0.2, 0.3], 0.5)
+    assert matched
+    assert len(made) == 2
+    assert trial is made[1]
+    assert trial.choice == {"down": 0.3, "up": 1.0}
+
+
+def test_loosen_else_keeps_the_best_and_the_earlier_on_ties() -> None:
+    (trial, matched), made = loosened([0.1, 0.4, 0.3, 0.4, 0.2], 0.5)
+    assert not matched
+    assert len(made) == 5
+    assert trial is made[1]
+
+
+def test_loosen_shows_the_path_every_score_so_far() -> None:
+    shown: list[list[float]] = []
+
+    def path(scores):
+        for _ in range(3):
+            yield 1.0, 1.0
+            shown.append(list(scores))
+
+    waiting = iter([0.1, 0.2, 0.3])
+    drive(loosen(path, lambda down, up: {}, 1.0), lambda choice: next(waiting))
+    assert shown == [[0.1], [0.1, 0.2], [0.1, 0.2, 0.3]]
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=12))
+def test_slope_is_least_squares(values: list[float]) -> None:
+    assert slope(values) == pytest.approx(np.polyfit(range(len(values)), values, 1)[0], abs=1e-9)
+
+
+def test_slope_by_hand_and_one_value_is_not_flat() -> None:
+    assert slope([0.1, 0.4, 0.4]) == pytest.approx(0.15)
+    assert slope([0.5]) == slope([]) == math.inf
+
+
+def test_rounded_makes_one_point_of_two_roads() -> None:
+    assert rounded(0.1 + 0.2) == rounded(0.3)
+    assert rounded(1.23456789012e-7) == 1.23456789e-07
+    assert rounded(1.0000001) != rounded(1.0000002)
