@@ -1,18 +1,16 @@
 """State on disk: safetensors and JSON, written so that a killed process never corrupts anything.
 
-A file is written beside its place, flushed to the disk and renamed into it. A generation is a directory made
-the same way; a pointer file, swapped last, says which one is current. Nothing here can run code on loading.
+A generation is a directory made beside its place and renamed into it; a pointer file, swapped last, says
+which one is current. Nothing here can run code on loading.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +18,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from holdfast.errors import HoldfastError
+from holdfast.files import sync_directory, write_bytes
 from holdfast.params import Params
 
 FORMAT = 1
 Tensors = Mapping[str, Params]  # groups of tensors: "weights", "importance", ...
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
-    except OSError as error:
-        raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        with suppress(OSError):  # a place that cannot be written holds nothing to clear away either
-            temporary.unlink()
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
-    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
@@ -120,7 +97,7 @@ class Store:
             if final.exists():  # left by a process that died before it swapped the pointer
                 shutil.rmtree(final)
             os.replace(temporary, final)
-            _sync_directory(self.root)
+            sync_directory(self.root)
         except OSError as error:
             raise HoldfastError(f"cannot write state in {self.root}: {error.strerror or error}") from error
         finally:
@@ -137,31 +114,3 @@ class Store:
 
     def _path(self, number: int) -> Path:
         return self.root / f"generation-{number:06d}"
-
-
-def _sync_directory(path: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def read_json(path: Path) -> Any:
-    """What `write_json` wrote."""
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
-    with open(directory / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HoldfastError(f"another process is at work in {directory}; wait for it to end") from None
-        yield

@@ -1,4 +1,9 @@
-"""Two processes give the numbers of one: the real launcher, on gloo."""
+"""Two processes give the numbers of one: the real launcher, on gloo.
+
+`accelerate launch --cpu --num_processes 2` starts a single process unless MPI does the starting (accelerate
+1.15 hands it to its simple launcher); with `--multi_gpu` it goes through torchrun, and `Accelerator(cpu=True)`
+or ACCELERATE_USE_CPU then makes it gloo. The script asserts how many processes there are.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +109,8 @@ def launch(script: Path, processes: int, *arguments: str) -> subprocess.Complete
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        *(sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_machines", "1"),
+        *(sys.executable, "-m", "accelerate.commands.launch", "--num_machines", "1"),
+        "--multi_gpu" if processes > 1 else "--cpu",
         *("--num_processes", str(processes), "--mixed_precision", "no", "--dynamo_backend", "no"),
         *("--main_process_port", str(port), str(script), *arguments),
     ]

@@ -11,25 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast import store
+from holdfast import files, store
 from holdfast.errors import HoldfastError
-from holdfast.store import (
-    Store,
-    locked,
-    read_json,
-    read_meta,
-    read_tensors,
-    write_bytes,
-    write_json,
-    write_tensors,
-)
+from holdfast.files import locked, read_json, write_bytes, write_json
+from holdfast.store import Store, read_meta, read_tensors, write_tensors
 
 ROOT = Path(__file__).parents[1]
 
 
 def python(code: str, *args: object, **options: Any) -> subprocess.Popen[str]:
     """A process of its own that has `store`, `Path`, `os`, `sys` and `torch`."""
-    head = "import os, sys, torch\nfrom pathlib import Path\nfrom holdfast import store\n"
+    head = "import os, sys, torch\nfrom pathlib import Path\nfrom holdfast import files, store\n"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", head + code, *map(str, args)],
@@ -84,7 +76,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     path = tmp_path / "record.json"
     write_json(path, {"old": True})
     if broken == "write":
-        monkeypatch.setattr(store, "open", HalfWritten, raising=False)
+        monkeypatch.setattr(files, "open", HalfWritten, raising=False)
     else:
         monkeypatch.setattr(store.os, broken, full_disk)
     with pytest.raises(HoldfastError, match=r"record\.json: No space left") as error:
@@ -245,7 +237,7 @@ def test_killed_between_the_generation_and_the_pointer(tmp_path: Path) -> None:
 
 def test_the_lock_keeps_a_second_process_out_until_the_first_is_dead(tmp_path: Path) -> None:
     holder = python(
-        "with store.locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()", tmp_path
+        "with files.locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()", tmp_path
     )
     try:
         assert holder.stdout is not None

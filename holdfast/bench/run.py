@@ -19,12 +19,13 @@ from holdfast import metrics
 from holdfast.bench.spec import Spec
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
+from holdfast.files import locked, read_json, write_json
 from holdfast.learner import Learner, Lesson
 from holdfast.models import build_classifier
 from holdfast.passes import Passes, added
 from holdfast.progress import Progress
 from holdfast.settings import to_json
-from holdfast.store import Store, locked, read_json, write_json
+from holdfast.store import Store
 
 Record = dict[str, Any]
 PACKAGES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from http.client import HTTPException
 from importlib.resources import files
@@ -11,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.files import write_bytes
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT = 60.0
@@ -42,7 +42,7 @@ def fetch(
     for done, (path, checksum) in enumerate(sums.items(), start=1):
         target = data_dir / path
         if not _is_right(target, checksum):
-            _put(target, _download(f"{base_url}/{source}{path.removeprefix(folder)}", checksum))
+            write_bytes(target, _download(f"{base_url}/{source}{path.removeprefix(folder)}", checksum))
         if progress:
             progress(target, done, len(sums))
     return [data_dir / path for path in sums]
@@ -69,17 +69,3 @@ def _download(url: str, checksum: str) -> bytes:
             " nothing was kept, try again"
         )
     return content
-
-
-def _put(target: Path, content: bytes) -> None:
-    part = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        os.replace(part, target)
-    except OSError as error:
-        raise HoldfastError(
-            f"{target}: cannot be written ({error.strerror}); pass another --data-dir"
-        ) from error
-    finally:
-        part.unlink(missing_ok=True)

@@ -6,8 +6,8 @@ from html import escape
 from pathlib import Path
 
 from holdfast.display import percent
+from holdfast.files import write_bytes
 from holdfast.report.table import METRICS, Record, groups, title
-from holdfast.store import write_bytes
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #fbfaf7; --line: #d9d6cd; --soft: #667380; --hue: 164 }

@@ -12,8 +12,8 @@ from rich.table import Table
 from holdfast import metrics
 from holdfast.display import percent
 from holdfast.errors import HoldfastError
+from holdfast.files import read_json, write_bytes
 from holdfast.methods import METHODS
-from holdfast.store import read_json, write_bytes
 
 Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}

@@ -1,0 +1,66 @@
+"""Files written whole or not at all, and a lock that goes with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):  # a place that cannot be written holds nothing to clear away either
+            temporary.unlink()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all."""
+    write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
+    with open(directory / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HoldfastError(f"another process is at work in {directory}; wait for it to end") from None
+        yield
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename in a directory survive a power cut."""
+    if os.name == "posix":
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
