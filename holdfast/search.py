@@ -152,21 +152,22 @@ def strongest_lam(
     """λ_max among ascending points, then the strongest λ that scores enough, from λ_max or the previous λ.
 
     Zero plasticity, where λ_max begins, is a score of 0 if `movement` is None. Otherwise (new head rows are
-    free, so a task is always learnt a little) it is: no better than the strongest point, and hardly moved.
+    free, so a task is always learnt a little) it is: no better, and moved no further, than at the strongest.
     """
     top: Trial | None = None if movement is None else (yield at(points[-1]))
     tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
-    moved_freely = 0.0 if movement is None else movement(gold)
 
     def still(trial: Trial) -> bool:
         tried[trial.choice["lam"]] = trial
         if movement is None or top is None:
             return trial.score <= 0.02
-        return abs(trial.score - top.score) <= 0.01 and movement(trial) <= 0.01 * moved_freely
+        # The strongest moves too: inside Adam a penalty of any strength lets weights jitter by the step size.
+        further = movement(trial) - movement(top)
+        return abs(trial.score - top.score) <= 0.01 and further <= 0.01 * movement(gold)
 
-    lam_max, reached = yield from smallest(points if top is None else points[:-1], at, still)
-    if top is not None and not reached:
-        lam_max, reached = points[-1], still(top)
+    below = points if top is None else points[:-1]
+    lam_max, reached = yield from smallest(below, at, still)
+    lam_max = lam_max if reached else points[-1]
     notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
     if top is not None and top.score >= enough:
         # Even held weights learn the task well enough: nothing is gained by letting them go.

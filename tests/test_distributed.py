@@ -36,7 +36,7 @@ from holdfast.method import Method
 from holdfast.models import build_classifier
 
 accelerator = Accelerator(cpu=True)
-out, seen = sys.argv[1], []
+out, seen, variant = sys.argv[1], [], sys.argv[3]
 
 class Watching(Method):
     def losses(self, model, batch):
@@ -53,6 +53,9 @@ for name, stream, size in (("even", class_stream(), 24), ("odd", class_stream(),
     order = sorted(range(24), key=lambda i: task.train.labels[i])  # so that the classes differ in size
     kept = order[:size]
     task = replace(task, train=Split.of([(task.train.texts[i], task.train.labels[i]) for i in kept]))
+    if variant == "uneven valid":  # 12 in a batch of 16 and then one more: a process without a sample
+        task = replace(task, valid=Split(task.valid.texts * 2, task.valid.labels * 2))
+        task = replace(task, valid=Split(task.valid.texts[:17], task.valid.labels[:17]))
     model = build_classifier({model!r}, small())
     model.dropout.p = 0.0
     model.head.add(task.labels)
@@ -82,6 +85,8 @@ for name, stream, size in (("even", class_stream(), 24), ("odd", class_stream(),
         generator = torch.Generator().manual_seed(1)
         for weight in P.trainable(model).values():
             weight.copy_(0.1 * torch.randn(weight.shape, generator=generator))
+    if variant != "with loss":
+        data["train"] = replace(data["train"], objective=None)
     for kind, estimate in (("mas", importance.mas), ("fisher", importance.fisher)):
         for key, value in estimate(model, data["train"], batch_size=8).items():
             found[f"{{name}}/{{kind}}/{{key}}"] = value.contiguous()
@@ -123,13 +128,23 @@ def write(path: Path, script: str, model: str) -> Path:
     return path
 
 
+mismatch = pytest.mark.xfail(
+    strict=True,
+    reason="model(batch) all-reduces the loss's normaliser, but not every process calls it as often",
+)
+
+
 @pytest.mark.slow
-def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path):
+@pytest.mark.parametrize(
+    "variant",
+    ["plain", pytest.param("with loss", marks=mismatch), pytest.param("uneven valid", marks=mismatch)],
+)
+def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path, variant):
     script = write(tmp_path / "script.py", SCRIPT, tiny_bert_dry)
     results = []
     for processes in (1, 2):
         out = tmp_path / f"{processes}.safetensors"
-        done = launch(script, processes, str(out), str(processes))
+        done = launch(script, processes, str(out), str(processes), variant)
         assert done.returncode == 0, done.stderr[-3000:]
         results.append(load_file(out))
     one, two = results
@@ -145,7 +160,9 @@ def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="each process makes a workspace of its own, but only one writes trials")
+@pytest.mark.xfail(
+    strict=True, reason="each process makes a workspace of its own, but only one writes trials"
+)
 def test_a_learner_without_a_workspace_runs_in_two_processes(tiny_bert_dry, tmp_path):
     script = write(tmp_path / "script.py", LEARNER, tiny_bert_dry)
     done = launch(script, 2)

@@ -270,8 +270,14 @@ def test_a_saturated_task_takes_lambda_max_whatever_was_propagated() -> None:
         assert decision.notes["flags"] == ["saturated"]
 
 
-def test_a_model_that_cannot_be_held_is_flagged_ceiling() -> None:
-    decision, _ = search_lam(falling, lambda lam: 1.0)
+def test_weights_that_jitter_however_strong_the_penalty_do_not_push_lambda_max_to_the_top() -> None:
+    decision, _ = search_lam(falling, lambda lam: max(stiff(lam), 0.3))
+    assert decision.notes["lam_max"] == 1e3
+    assert decision.notes["flags"] == []
+
+
+def test_a_model_that_only_the_strongest_point_holds_is_flagged_ceiling() -> None:
+    decision, _ = search_lam(falling, lambda lam: float(lam < 1e8))
     assert decision.notes["lam_max"] == 1e8
     assert decision.notes["flags"][0] == "ceiling"
 

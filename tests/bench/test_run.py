@@ -23,9 +23,16 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.progress import Progress
 
-SETTINGS = (
-    "batch_size=8 epochs=2 patience=2 rates=0.01 lam_decay=0.1 lam_steps=2 lam_trials=2 loosening=short"
-).split()
+SETTINGS = [
+    "batch_size=8",
+    "epochs=2",
+    "patience=2",
+    "rates=0.01",
+    "lam_decay=0.1",
+    "lam_steps=2",
+    "lam_trials=2",
+    "loosening=short",
+]
 UNTOLD = ("seconds", "peak_memory")
 
 
@@ -69,9 +76,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def spec(files: Path, model: str, method: str = "seq", *settings: str, **rest: Any) -> Spec:
-    return Spec.create(
-        method=method, stream=str(files), settings=[*SETTINGS, *settings], model=model, **rest
-    )
+    return Spec.create(method=method, stream=str(files), settings=[*SETTINGS, *settings], model=model, **rest)
 
 
 def told(record: dict[str, Any]) -> dict[str, Any]:
@@ -116,7 +121,9 @@ def test_the_record(undisturbed, files, tiny_bert):
     assert record["peak_memory"] > 2**20
     assert "torch" in record["versions"]
     for number, entry in enumerate(record["chosen"]):
-        assert entry["score"] == record["scores"]["valid"][number][number], "what was chosen is what is scored"
+        assert entry["score"] == record["scores"]["valid"][number][number], (
+            "what was chosen is what is scored"
+        )
 
 
 def test_the_file_is_the_record(undisturbed, files, tiny_bert, tmp_path):
@@ -162,7 +169,9 @@ with locked(Path({str(workspace)!r})):
     sys.stdin.read()
 """
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline() == "locked\n"
         with pytest.raises(HoldfastError, match="another process"):
             run(asked, tmp_path)
@@ -248,7 +257,9 @@ def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, tiny_bert, tmp_
     rng = random.Random(5)
     while cuts < 40:
         try:
-            record = run(asked, tmp_path, progress=Killer(rng.randint(2, 9) + cuts))  # finished trials speak too
+            record = run(
+                asked, tmp_path, progress=Killer(rng.randint(2, 9) + cuts)
+            )  # finished trials speak too
             break
         except Killed:
             cuts += 1

@@ -16,14 +16,24 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import KEYWORDS, ROOT, TESTS, assert_same_bits, class_stream, domain_stream, make_learner, small, weights_of
+from conftest import (
+    KEYWORDS,
+    ROOT,
+    TESTS,
+    assert_same_bits,
+    class_stream,
+    domain_stream,
+    make_learner,
+    small,
+    weights_of,
+)
 
 from holdfast import params as P
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split, Stream
 from holdfast.learner import Learner
-from holdfast.metrics import forgetting
 from holdfast.methods import METHODS
+from holdfast.metrics import forgetting
 from holdfast.models import Classifier
 from holdfast.progress import Progress
 from holdfast.settings import parse
@@ -98,9 +108,7 @@ def test_tasks_run_and_stay_finite(tiny_bert, name, stream):
 @pytest.mark.parametrize("stream", STREAMS)
 def test_loss_terms_are_finite_and_their_names_stable(tiny_bert, name, stream):
     run = taught(tiny_bert, name, stream)
-    names = [
-        {key for training in task for epoch in training for key in epoch} for task in run.trainings
-    ]
+    names = [{key for training in task for epoch in training for key in epoch} for task in run.trainings]
     assert all({"task", "valid"} <= found for found in names)
     assert names[1] == names[2], "later tasks have the same terms"
     for training in (training for task in run.trainings for training in task):
@@ -208,7 +216,9 @@ class Sealed(Split):
     """A split that nobody may touch once it is sealed."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("texts", "labels", "counts", "capped") and object.__getattribute__(self, "__dict__").get("shut"):
+        if name in ("texts", "labels", "counts", "capped") and object.__getattribute__(self, "__dict__").get(
+            "shut"
+        ):
             raise AssertionError(f"a past task's {name} were read")
         return object.__getattribute__(self, name)
 
@@ -341,7 +351,9 @@ def test_frozen_weights_never_change(tiny_bert, name, stream):
     assert len(frozen) > 20
     for key in frozen:
         assert torch.equal(run.weights[-1][key], run.start[key]), key
-    assert all(not weight.requires_grad for key, weight in run.learner.model.named_parameters() if key in frozen)
+    assert all(
+        not weight.requires_grad for key, weight in run.learner.model.named_parameters() if key in frozen
+    )
 
 
 # 10 ---- hyper-parameters -----------------------------------------------------------------------------------------------------

@@ -258,9 +258,7 @@ def test_when_saturated_only_down_is_searched(tiny_bert, classes):
 
 @pytest.mark.parametrize("down", [0.0, 0.25])
 def test_fixed_down_and_up_make_one_main_training(tiny_bert, classes, down):
-    learner = make_learner(
-        tiny_bert, LA(down=down, up=0.5, thr=0.01), classes, fixed={"down", "up", "thr"}
-    )
+    learner = make_learner(tiny_bert, LA(down=down, up=0.5, thr=0.01), classes, fixed={"down", "up", "thr"})
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     main = [trial.choice for trial in lesson.trials if trial.choice.get("down") is not None]
@@ -282,9 +280,7 @@ def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -
     with monkeypatch.context() as patch:
         patch.setattr(module, "fit", watched)
         lesson = learner.learn(task)
-    return [
-        kind for kind, trial in zip(seen, lesson.trials, strict=True) if trial.choice.get("down") is None
-    ]
+    return [kind for kind, trial in zip(seen, lesson.trials, strict=True) if trial.choice.get("down") is None]
 
 
 def test_lambda_is_searched_with_the_plain_importance_at_task_2(tiny_bert, domains, monkeypatch):
@@ -305,9 +301,7 @@ def test_lambda_is_searched_with_the_plain_importance_at_task_3(tiny_bert, domai
 
 
 def test_lambda_is_searched_with_the_plain_importance_when_down_is_fixed(tiny_bert, domains, monkeypatch):
-    learner = make_learner(
-        tiny_bert, LA(down=0.5, up=0.5, thr=0.01), domains, fixed={"down", "up", "thr"}
-    )
+    learner = make_learner(tiny_bert, LA(down=0.5, up=0.5, thr=0.01), domains, fixed={"down", "up", "thr"})
     learner.learn(domains.tasks[0])
     found = plain_trials(monkeypatch, learner, domains.tasks[1])
     assert any(lam > 0 for lam, _ in found)

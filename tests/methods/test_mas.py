@@ -192,7 +192,8 @@ def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
         1.0,
         1e12,
         pytest.param(
-            1e38, marks=pytest.mark.xfail(strict=True, reason="r * lam overflows; inf times importance 0 is NaN")
+            1e38,
+            marks=pytest.mark.xfail(strict=True, reason="r * lam overflows; inf times importance 0 is NaN"),
         ),
     ],
 )
@@ -278,7 +279,9 @@ def test_the_printed_setting_has_a_lambda_without_plasticity(second):
     assert trials[notes["lam_max"]].score <= 0.02
     below = [lam for lam in trials if 0 < lam < notes["lam_max"] * 0.5]
     grid = [lam for lam in below if math.isclose(math.log10(notes["lam_max"] / lam) % 1, 0, abs_tol=1e-6)]
-    assert all(trials[lam].score > 0.02 for lam in grid if math.isclose(lam * 10, notes["lam_max"], rel_tol=1e-6))
+    assert all(
+        trials[lam].score > 0.02 for lam in grid if math.isclose(lam * 10, notes["lam_max"], rel_tol=1e-6)
+    )
 
 
 def test_the_search_keeps_enough_plasticity(second):
