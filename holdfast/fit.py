@@ -130,7 +130,7 @@ def _valid_loss(model: Classifier, params: Params, valid: Examples, batch_size: 
             batch = batch.to(device)
             assert batch.objective is not None
             if not (batch.labels == IGNORED).all():
-                total += batch.objective.sums(model(batch).logits, batch.labels)
+                total += batch.objective.sums(model(batch.without_loss()).logits, batch.labels)
     model.train()
     losses, normaliser = distributed.total(total).tolist()
     return float(losses / normaliser) if normaliser else math.inf

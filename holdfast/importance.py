@@ -70,7 +70,7 @@ def _mean_over_samples(
         for batch in data.batches(batch_size):
             if (batch.labels == IGNORED).all():
                 continue
-            batch = batch.to(next(iter(weights.values())).device)
+            batch = batch.without_loss().to(next(iter(weights.values())).device)
             # One forward per group of like length: the model would cut the batch in the same way.
             for group in map(batch.rows, batch.by_length()):
                 record.clear()
@@ -95,7 +95,7 @@ def _lacl(model: Classifier, data: Examples, score: Score) -> Params:
     model.train()
     for start in range(0, len(data), LACL_CHUNK):
         batch = data.collate(range(start, min(start + LACL_CHUNK, len(data))))
-        batch = batch.to(next(iter(weights.values())).device)
+        batch = batch.without_loss().to(next(iter(weights.values())).device)
         found = torch.autograd.grad(
             score(model(batch), batch).sum(), list(weights.values()), allow_unused=True
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 
 from holdfast import params as P
 from holdfast.data.batches import Examples
@@ -109,6 +110,7 @@ class Learner:
         lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, self._search_passes(trial))
         self.tasks_seen += 1
         self._begin_anew()
+        self.accelerator.wait_for_everyone()  # others may still be reading the trial
         return lesson
 
     def begin(self, task: Task) -> None:
@@ -347,8 +349,11 @@ class Learner:
         if self.workspace is not None:
             self.workspace.mkdir(parents=True, exist_ok=True)
             return self.workspace
-        self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
-        return Path(self._temporary.name)
+        name = [""]
+        if self.accelerator.is_main_process:
+            self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
+            name = [self._temporary.name]
+        return Path(broadcast_object_list(name)[0])  # one directory for all processes
 
 
 def split_state(state: dict[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:

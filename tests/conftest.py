@@ -1,7 +1,7 @@
 """A tiny BERT with its own vocabulary and toy streams: whole runs in about a second, offline.
 
-Other test files import the plain functions from here (`from conftest import ...`); scripts that tests start in
-processes of their own do the same with this folder on their path.
+Other test files import the plain functions from here (`from conftest import ...`); scripts that tests start
+in processes of their own do the same with this folder on their path.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def save_tiny_bert(path: Path, dropout: float = 0.1) -> str:
     return str(path)
 
 
-# ---- toy data ---------------------------------------------------------------------------------------------
+# ---- toy data -----------------------------------------------------------------------------------------
 
 
 def sentences(rng: random.Random, words: list[str], n: int) -> list[str]:
@@ -151,7 +151,7 @@ def assert_same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tenso
     assert not different, f"{len(different)} of {len(left)} tensors differ, the first is {different[0]}"
 
 
-# ---- fixtures ---------------------------------------------------------------------------------------------
+# ---- fixtures -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")

@@ -215,7 +215,7 @@ def test_unseen_rows_of_a_preallocated_head_get_exactly_zero(tiny_bert, estimato
     assert (found["head.linear.bias"] > 0).all()
 
 
-# ---- specs/importance_estimators.md, section 8 ---------------------------------------------------------------
+# ---- specs/importance_estimators.md, section 8 --------------------------------------------------------
 
 
 class Features(Classifier):

@@ -52,7 +52,7 @@ def trained(monkeypatch) -> list[dict[str, Any]]:
     return runs
 
 
-# ---- trials -------------------------------------------------------------------------------------------------
+# ---- trials -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mas", "la"])
@@ -130,7 +130,7 @@ def test_a_workspace_does_not_hand_one_tasks_trial_to_another(tiny_bert, classes
     assert_same_bits(weights_of(second), weights_of(alone))
 
 
-# ---- passes ---------------------------------------------------------------------------------------------------
+# ---- passes -------------------------------------------------------------------------------------------
 
 
 def both(n: int) -> dict[str, int]:
@@ -182,7 +182,7 @@ def test_chosen_and_search_passes_are_every_step_that_was_taken(tiny_bert, class
     assert set(two.search_passes) <= {"train"}
 
 
-# ---- growing ----------------------------------------------------------------------------------------------------
+# ---- growing ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mas", "la", "frozen"])
@@ -235,7 +235,7 @@ def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(tiny_bert,
     assert torch.allclose(found[2:], second["head.linear.bias"][2:] / 2)
 
 
-# ---- seeds, predicting ---------------------------------------------------------------------------------------------
+# ---- seeds, predicting --------------------------------------------------------------------------------
 
 
 def test_seeds_are_keyed_by_seed_and_task(tiny_bert, classes):
@@ -280,7 +280,7 @@ def test_prediction_looks_at_visible_rows_only(tiny_bert, classes, logits, visib
     assert (best == {classes.labels[5]}) is (logits == "all")
 
 
-# ---- errors ------------------------------------------------------------------------------------------------------
+# ---- errors -------------------------------------------------------------------------------------------
 
 
 def test_bad_tasks_are_one_line(tiny_bert, classes):
@@ -320,7 +320,7 @@ def test_five_sentences_are_enough(tiny_bert, classes):
     assert all(torch.isfinite(weight).all() for weight in weights_of(learner).values())
 
 
-# ---- fixed hyper-parameters -------------------------------------------------------------------------------------------
+# ---- fixed hyper-parameters ---------------------------------------------------------------------------
 
 
 def test_a_fixed_rate_is_not_searched(tiny_bert, classes, trained):
@@ -353,7 +353,7 @@ def test_a_fixed_down_is_kept(tiny_bert, classes):
     assert {trial.choice.get("down") for trial in lesson.trials} - {None} == {0.5}
 
 
-# ---- state ---------------------------------------------------------------------------------------------------------------
+# ---- state --------------------------------------------------------------------------------------------
 
 
 def test_state_comes_back(tiny_bert, classes):
@@ -393,7 +393,7 @@ def test_nothing_of_a_task_lives_on_in_the_learner(tiny_bert, classes):
     assert not learner._trials
     assert not learner._examples
     assert not learner._shared
-    tensors, meta = learner.state()
+    _, meta = learner.state()
     assert not any(isinstance(value, Examples) for value in vars(learner.method).values())
     words = {word for text in classes.tasks[0].train.texts for word in text.split()}
     assert not words & set(str(meta).replace("'", " ").split())

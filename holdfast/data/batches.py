@@ -33,6 +33,10 @@ class Batch:
             labels=self.labels.to(device),
         )
 
+    def without_loss(self) -> Batch:
+        """The batch for a look at the model only: the loss is a matter of all processes, a look is not."""
+        return replace(self, objective=None)
+
     def rows(self, indices: Tensor) -> Batch:
         """Some of the samples, padded no longer than they need."""
         mask = self.attention_mask[indices]

@@ -192,7 +192,7 @@ def test_fixed_lam(files, tiny_bert, tmp_path, lam):
     assert [str(entry["lam"]) for entry in record["chosen"][1:]] == [lam, lam]
 
 
-# ---- the name of a record -----------------------------------------------------------------------------------------
+# ---- the name of a record -----------------------------------------------------------------------------
 
 
 def test_the_name_covers_the_spec(files, tiny_bert):
@@ -231,7 +231,7 @@ def test_the_name_follows_the_contents_of_files(tiny_bert, tmp_path):
     assert spec(there, tiny_bert).digest() != name
 
 
-# ---- killed and resumed -------------------------------------------------------------------------------------------
+# ---- killed and resumed -------------------------------------------------------------------------------
 
 
 class Killed(BaseException):

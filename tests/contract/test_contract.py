@@ -90,7 +90,7 @@ def joins(name: str, stream: Stream) -> bool:
     return len(METHODS[name]().curriculum(stream)) < len(stream)
 
 
-# 1 ---- it runs ------------------------------------------------------------------------------------------------
+# 1 ---- it runs ----------------------------------------------------------------------------------------
 
 
 @every_method
@@ -116,7 +116,7 @@ def test_loss_terms_are_finite_and_their_names_stable(tiny_bert, name, stream):
         assert all(math.isfinite(value) for epoch in training for value in epoch.values())
 
 
-# 2 ---- the same seed ----------------------------------------------------------------------------------------------
+# 2 ---- the same seed ----------------------------------------------------------------------------------
 
 
 @every_method
@@ -134,7 +134,7 @@ def test_same_seed_same_weights(tiny_bert, name):
         assert_same_bits(params, run.states[1][0][group])
 
 
-# 3 ---- a fresh process goes on ------------------------------------------------------------------------------------
+# 3 ---- a fresh process goes on ------------------------------------------------------------------------
 
 CONTINUE = """
 import sys
@@ -176,7 +176,7 @@ def test_a_fresh_process_goes_on_bit_equal(tiny_bert, continued, name):
         assert_same_bits(tensors[group], params)
 
 
-# 4 ---- bounded state -----------------------------------------------------------------------------------------------
+# 4 ---- bounded state ----------------------------------------------------------------------------------
 
 
 def sizes(state: tuple[dict[str, P.Params], dict[str, Any]]) -> dict[str, int]:
@@ -209,7 +209,7 @@ def test_only_the_declared_state_survives(tiny_bert, name):
     assert not any(word in json.dumps(meta["numbers"]) for word in words)
 
 
-# 5 ---- no replay ---------------------------------------------------------------------------------------------------
+# 5 ---- no replay --------------------------------------------------------------------------------------
 
 
 class Sealed(Split):
@@ -254,7 +254,7 @@ def test_past_tasks_are_not_touched(tiny_bert, name):
         len(tasks[0].train)
 
 
-# 6 ---- no task id --------------------------------------------------------------------------------------------------
+# 6 ---- no task id -------------------------------------------------------------------------------------
 
 
 def test_prediction_takes_no_task():
@@ -277,7 +277,7 @@ def test_prediction_depends_on_the_text_alone(tiny_bert, name):
     assert set(together) <= set(learner.classes_) == set(stream.labels)
 
 
-# 7 ---- reductions to SEQ ----------------------------------------------------------------------------------------------
+# 7 ---- reductions to SEQ ------------------------------------------------------------------------------
 
 
 @every_method
@@ -320,7 +320,7 @@ def test_strengths_name_hyper_parameters(name):
     assert method.reduces_to_seq is True or isinstance(method.reduces_to_seq, str)
 
 
-# 8 ---- the search leaves no trace --------------------------------------------------------------------------------------
+# 8 ---- the search leaves no trace ---------------------------------------------------------------------
 
 
 @every_method
@@ -339,7 +339,7 @@ def test_search_leaves_the_learner_as_it_found_it(tiny_bert, name):
         assert_same_bits(after[group], params)
 
 
-# 9 ---- frozen weights ------------------------------------------------------------------------------------------------------
+# 9 ---- frozen weights ---------------------------------------------------------------------------------
 
 
 @every_method
@@ -356,7 +356,7 @@ def test_frozen_weights_never_change(tiny_bert, name, stream):
     )
 
 
-# 10 ---- hyper-parameters -----------------------------------------------------------------------------------------------------
+# 10 ---- hyper-parameters ------------------------------------------------------------------------------
 
 
 @every_method
@@ -383,7 +383,7 @@ def test_a_method_says_what_it_is(name):
     assert METHODS[name].paper
 
 
-# less forgetting ------------------------------------------------------------------------------------------------------------------
+# less forgetting ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].strengths])

@@ -132,7 +132,7 @@ def test_above_the_cutoff_is_held_faster_and_below_is_let_go(alphas):
         assert (found[name][~high] <= 0.4 * past[name][~high]).all()
 
 
-# ---- reductions ---------------------------------------------------------------------------------------------------
+# ---- reductions ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
@@ -166,7 +166,7 @@ def test_the_proximal_form_runs(tiny_bert, classes):
     assert all(torch.isfinite(value).all() for value in weights_of(learner).values())
 
 
-# ---- what it pools --------------------------------------------------------------------------------------------------
+# ---- what it pools ------------------------------------------------------------------------------------
 
 
 def test_true_alphas_are_pooled_never_modified_ones(tiny_bert, domains):
@@ -213,7 +213,7 @@ def test_state_and_weights_share_no_memory(tiny_bert, classes):
         assert value.data_ptr() != method.weights[name].data_ptr()
 
 
-# ---- the search ------------------------------------------------------------------------------------------------------
+# ---- the search ---------------------------------------------------------------------------------------
 
 
 def test_algorithm_1(tiny_bert, classes):

@@ -139,7 +139,7 @@ def test_lambda_infinity_holds_every_entry_the_past_needs(tiny_bert, classes, na
     assert (trial.params["head.linear.weight"][2:] != start["head.linear.weight"][2:]).all(), "so do new rows"
 
 
-# ---- the proximal form ------------------------------------------------------------------------------------------
+# ---- the proximal form --------------------------------------------------------------------------------
 
 
 def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
@@ -185,18 +185,7 @@ def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
     assert distance(trial.params, expected) < 2e-2 * LR
 
 
-@pytest.mark.parametrize(
-    "lam",
-    [
-        1e-6,
-        1.0,
-        1e12,
-        pytest.param(
-            1e38,
-            marks=pytest.mark.xfail(strict=True, reason="r * lam overflows; inf times importance 0 is NaN"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("lam", [1e-6, 1.0, 1e12, 1e38])
 def test_the_proximal_form_is_stable_at_every_strength(tiny_bert, classes, lam):
     learner = make_learner(tiny_bert, METHODS["mas"](penalty="proximal"), classes)
     learner.learn(classes.tasks[0])
@@ -212,13 +201,12 @@ def test_the_proximal_form_is_stable_at_every_strength(tiny_bert, classes, lam):
         assert torch.allclose(trial.params[key][held], start[key][held], atol=1e-7)
 
 
-@pytest.mark.xfail(strict=True, reason="the proximal step goes through float32 whatever the weights are")
 def test_a_proximal_step_keeps_double_precision():
     u = torch.tensor([1.0 + 1e-12], dtype=torch.float64)
     assert torch.equal(pulled(u, torch.zeros_like(u), torch.zeros_like(u)), u)
 
 
-# ---- importance -----------------------------------------------------------------------------------------------------
+# ---- importance ---------------------------------------------------------------------------------------
 
 
 def test_importance_is_the_running_mean(tiny_bert, domains):
@@ -250,7 +238,7 @@ def test_importance_by_maximum(tiny_bert, domains):
         assert torch.equal(value, torch.maximum(measured[0][name], measured[1][name]))
 
 
-# ---- the search for λ -----------------------------------------------------------------------------------------------
+# ---- the search for λ ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -271,7 +259,7 @@ def lams(lesson: Any) -> dict[float, Any]:
 
 def test_the_printed_setting_has_a_lambda_without_plasticity(second):
     settings = small(head="preallocated", logits="all", epochs=6)
-    learner, lesson = second(settings, seed=3)  # where the rows of unseen labels do not win by chance
+    _, lesson = second(settings, seed=3)  # where the rows of unseen labels do not win by chance
     notes, trials = lesson.decision.notes, lams(lesson)
     assert trials[0.0].score > 0.5, "the task can be learnt"
     assert "ceiling" not in notes["flags"]
@@ -294,7 +282,7 @@ def test_the_search_keeps_enough_plasticity(second):
 
 
 def test_lam_max_hardly_moves_what_the_past_needs(second):
-    learner, lesson = second(small(epochs=6))
+    _, lesson = second(small(epochs=6))
     notes = lesson.decision.notes
     points = sorted(lam for lam in lams(lesson) if lam >= notes["lam_max"])
     ratio = points[-1] / notes["lam_max"]
@@ -333,9 +321,8 @@ def test_after_lambda_zero_the_search_starts_at_lam_max(tiny_bert, classes):
     assert lesson.decision.notes["lam_max"] in lams(lesson)
 
 
-@pytest.mark.xfail(strict=True, reason="`thr or default`: a threshold of 0 counts as none")
 def test_a_threshold_of_zero_is_a_threshold(second):
-    learner, lesson = second(small(), thr=0.0)
+    _, lesson = second(small(), thr=0.0)
     assert "saturated" in lesson.decision.notes["flags"], "every score reaches 0"
 
 
