@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
@@ -38,6 +39,7 @@ class Trial:
     """One finished training. Its weights wait on disk until somebody wants them."""
 
     path: Path
+    device: torch.device
     choice: Choice
     score: float
     fit: dict[str, Any]
@@ -49,7 +51,11 @@ class Trial:
     @property
     def params(self) -> Params:
         """The weights it ended with."""
-        return read_tensors(self.path)[0]["weights"]
+        return self.read()["weights"]
+
+    def read(self) -> dict[str, Params]:
+        """The weights and the method's state it ended with."""
+        return read_tensors(self.path, self.device)[0]
 
     def summary(self) -> dict[str, Any]:
         """What the record keeps of it."""
@@ -123,7 +129,7 @@ class Learner:
             self.method.grow(rows)
         self.model.to(self.accelerator.device)
         self._task = task
-        self._task_key = _digest(repr(task))
+        self._task_key = _digest(repr((task.name, task.train, task.valid)))
         self._start = (P.snapshot(self.model), self.method.state_dict())
         self.progress.task(self.tasks_seen + 1, task.name)
 
@@ -156,7 +162,7 @@ class Learner:
             if not reused:
                 self._train(task, choice, path)
             meta = read_meta(path)
-            self._trials[key] = Trial(path, choice, **meta)
+            self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
             self.progress.scored(self._trials[key].score, reused)
         return self._trials[key]
 
@@ -211,9 +217,9 @@ class Learner:
 
     def _adopt(self, trial: Trial) -> None:
         """Make a trial the model: its weights, the state it ended with, its hyper-parameters."""
-        tensors, meta = read_tensors(trial.path)
+        tensors = trial.read()
         P.restore(self.model, tensors.pop("weights"))
-        self.method.load_state_dict(tensors | meta["state"])
+        self.method.load_state_dict(tensors | trial.state)
         self.method.set(**{n: value for n, value in trial.choice.items() if n not in self.fixed})
 
     def _put_back(self) -> None:

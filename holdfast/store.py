@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
@@ -39,13 +40,13 @@ def read_meta(path: Path) -> Any:
     return _open(path)[0]
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Params], Any]:
+def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """What `write_tensors` wrote."""
     meta, groups, flat = _open(path)
     tensors: dict[str, Params] = {group: {} for group in groups}
     for name, tensor in flat().items():
         group, _, rest = name.partition("/")
-        tensors[group][rest] = tensor
+        tensors[group][rest] = tensor.to(device)
     return tensors, meta
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         * (1 if sys.platform == "darwin" else 1024),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "revision": _revision(),
     }
 
@@ -154,6 +154,13 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
         {"task": lesson.task, **trial.choice, "score": trial.score, **lesson.decision.notes}
     )
     return dict(values)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that was never installed
+        return None
 
 
 def _revision() -> str | None:

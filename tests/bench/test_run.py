@@ -164,6 +164,8 @@ def test_a_second_process_is_refused(files, tiny_bert, tmp_path):
     script = f"""
 import sys
 from pathlib import Path
+from holdfast.bench import run
+locked = sys.modules[run.__module__].locked
 with locked(Path({str(workspace)!r})):
     print("locked", flush=True)
     sys.stdin.read()
