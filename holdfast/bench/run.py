@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import resource
 import shutil
 import subprocess
@@ -129,8 +130,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "metrics": summarise(scores["test"]),
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
-        "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        * (1 if sys.platform == "darwin" else 1024),
+        "peak_memory": _peak_memory(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "revision": _revision(),
     }
@@ -154,6 +154,14 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
         {"task": lesson.task, **trial.choice, "score": trial.score, **lesson.decision.notes}
     )
     return dict(values)
+
+
+def _peak_memory() -> int:
+    """The most memory this process has held, in bytes."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would count what the parent held when it started us
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _version(package: str) -> str | None:
