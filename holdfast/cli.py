@@ -104,13 +104,13 @@ def methods() -> None:
 
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").partition("\n")[0]
-        table = Table(title=f"{name}: {summary}", title_justify="left", box=None)
+        console.print(f"[bold]{name}[/bold]  {escape(summary)}  [dim]({escape(method.paper)})[/dim]")
+        table = Table(box=None)
         for column in ("hyper-parameter", "default", "what"):
             table.add_column(column, style="cyan" if column == "hyper-parameter" else "")
         for field in method.hyper_parameters().values():
             table.add_row(field.name, str(field.default), field.metadata["help"])
-        console.print(table)
-        console.print(f"  [dim]{escape(method.paper)}[/dim]\n")
+        console.print(table, "")
 
 
 @app.command()
