@@ -124,3 +124,12 @@ def test_the_first_task_is_seq(tiny_bert, classes, name):
         learner.learn(classes.tasks[0])
         ends.append(weights_of(learner))
     assert_same_bits(*ends)
+
+
+def test_on_a_domain_incremental_stream_the_printed_setting_is_the_default(tiny_bert, domains):
+    printed = small(head="preallocated", logits="all")
+    learners = [make_learner(tiny_bert, METHODS["la"](), domains, s) for s in (small(), printed)]
+    for learner in learners:
+        for task in domains.tasks[:2]:
+            learner.learn(task)
+    assert_same_bits(*map(weights_of, learners))
