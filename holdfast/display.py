@@ -74,10 +74,9 @@ class Lines(Progress):
 class Screen(Lines):
     """The same lines, and under them one that moves."""
 
-    def __init__(self, console: Console, live: Live, title: str) -> None:
+    def __init__(self, console: Console, live: Live) -> None:
         super().__init__(console)
         self.live = live
-        self.title = title
         self.started = time.monotonic()
 
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
@@ -106,7 +105,7 @@ def display(console: Console, title: str) -> Iterator[Lines]:
         yield Lines(console)
         return
     with Live(Text(""), console=console, transient=True, refresh_per_second=4) as live:
-        yield Screen(console, live, title)
+        yield Screen(console, live)
 
 
 def print_record(console: Console, record: dict[str, Any]) -> None:

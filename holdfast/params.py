@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from holdfast.equations import Params
 
@@ -71,7 +71,6 @@ def size(params: Params) -> int:
 
 __all__ = [
     "Params",
-    "Tensor",
     "grow",
     "predict",
     "restore",
