@@ -14,7 +14,7 @@ from torch import Tensor
 
 Params = dict[str, Tensor]
 Strategy = Literal["balance", "cf", "kt"]
-Pooling = Literal["mean", "max"]
+Pooling = Literal["mean", "sum", "max", "ema", "half"]
 
 TAU_FLOOR = 0.05  # keeps the lower bound 1/tau finite where the past needs (almost) nothing of a tensor
 
@@ -57,12 +57,43 @@ def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
     return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
 
 
-def pool(alpha_past: Params, alpha_new: Params, tasks_seen: int, how: Pooling = "mean") -> Params:
-    """α_k: the running mean (or maximum) of the importances of all tasks, `tasks_seen` already pooled."""
-    if how not in ("mean", "max"):
-        raise ValueError(f"unknown pooling {how!r}: use mean or max")
+def pool(
+    alpha_past: Params, alpha_new: Params, tasks_seen: int, how: Pooling = "mean", keep: float = 0.5
+) -> Params:
+    """α_k: the importances of all tasks as one, `tasks_seen` of them pooled already.
+
+    `mean` is the paper's running mean; `sum` is that of SI and of MAS's own code; `ema` keeps a share of the
+    past and takes the rest from the new, from the first task on; `half` is RWalk's (old + new)/2, from the
+    second on.
+    """
+    k = tasks_seen
+    if how == "mean":
+        return {name: (k * past + alpha_new[name]) / (k + 1) for name, past in alpha_past.items()}
     if how == "max":
         return {name: torch.maximum(past, alpha_new[name]) for name, past in alpha_past.items()}
-    return {
-        name: (tasks_seen * past + alpha_new[name]) / (tasks_seen + 1) for name, past in alpha_past.items()
-    }
+    weights = {"sum": (1.0, 1.0), "ema": (keep, 1 - keep), "half": (0.5, 0.5) if k else (0.0, 1.0)}
+    if how not in weights:
+        raise ValueError(f"unknown pooling {how!r}: use mean, max, {', '.join(weights)}")
+    old, new = weights[how]
+    return {name: old * past + new * alpha_new[name] for name, past in alpha_past.items()}
+
+
+def normalised(params: Params) -> Params:
+    """Min-max over all weights together: the least is 0, the largest 1; all 0 where they are equal."""
+    low = min((float(value.min()) for value in params.values() if value.numel()), default=0.0)
+    high = max((float(value.max()) for value in params.values() if value.numel()), default=0.0)
+    scale = 1 / (high - low) if high > low else 0.0
+    return {name: (value - low) * scale for name, value in params.items()}
+
+
+def fuse(old: Params, learnt: Params, precision_old: Params, precision_new: Params) -> Params:
+    """RP2F: the mean of two Gaussian posteriors, weighted by precision; the learnt weight where both are 0.
+
+    In double precision and as an interpolation: the two shares add up to 1 however small the precisions are.
+    """
+    fused = {}
+    for name, start in old.items():
+        past, new = precision_old[name].double(), precision_new[name].double()
+        share = torch.where(past + new > 0, new / (past + new), torch.ones_like(new))
+        fused[name] = torch.lerp(start.double(), learnt[name].double(), share).to(start.dtype)
+    return fused

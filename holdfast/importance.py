@@ -8,8 +8,9 @@ transformers train a sample's gradient is a product of what the layer saw and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,6 +23,7 @@ from holdfast.models.classifier import Classifier, Output
 from holdfast.params import Params, trainable
 
 Convention = Literal["per-sample", "lacl"]
+FisherLabels = Literal["true", "sample", "expected"]
 Score = Callable[[Output, Batch], Tensor]  # one number per sample, to be back-propagated
 LACL_CHUNK = 20
 
@@ -45,17 +47,90 @@ def mas(
     return _mean_over_samples(model, data, squared_norm, torch.abs, batch_size)
 
 
-def fisher(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:
-    """F_j = (1/n) Σ_i (∂ log p(y_i|x_i) / ∂θ_j)², with the true labels, over visible labels."""
+def fisher(
+    model: Classifier, data: Examples, *, labels: FisherLabels = "true", batch_size: int = 32, seed: int = 0
+) -> Params:
+    """F_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)² over visible labels (Kirkpatrick et al. 2017).
+
+    y is the true label (the empirical Fisher), one drawn from the model's own p, or all of them weighted by p
+    (the expectation itself, at one pass per label).
+    """
     rows = model.head.visible_rows()
     column = torch.full((len(model.head.labels),), -1)
     column[rows] = torch.arange(len(rows))
+    draw = torch.Generator().manual_seed(seed)
 
-    def log_likelihood(output: Output, batch: Batch) -> Tensor:
-        log_p = output.logits[:, rows].log_softmax(1)
-        return log_p.gather(1, column.to(log_p.device)[batch.labels].unsqueeze(1)).squeeze(1)
+    def true(log_p: Tensor, batch: Batch) -> Tensor:
+        return log_p.gather(1, column.to(log_p.device)[batch.labels, None])[:, 0]
 
-    return _mean_over_samples(model, data, log_likelihood, torch.square, batch_size)
+    def sample(log_p: Tensor, batch: Batch) -> Tensor:
+        drawn = torch.multinomial(log_p.detach().exp().cpu(), 1, generator=draw)
+        return log_p.gather(1, drawn.to(log_p.device))[:, 0]
+
+    def weighted(label: int, log_p: Tensor, batch: Batch) -> Tensor:
+        return log_p[:, label] * log_p[:, label].detach().div(2).exp()  # √p inside the square is p outside
+
+    picks = {"true": [true], "sample": [sample]}.get(labels) or [
+        partial(weighted, i) for i in range(len(rows))
+    ]
+
+    def score(pick: Callable[[Tensor, Batch], Tensor]) -> Score:
+        return lambda output, batch: pick(output.logits[:, rows].log_softmax(1), batch)
+
+    parts = [_mean_over_samples(model, data, score(pick), torch.square, batch_size) for pick in picks]
+    return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+
+
+def perturbation(
+    model: Classifier, data: Examples, *, shift: float, floor: float, limit: int = 2000, batch_size: int = 32
+) -> Params:
+    """RP2F's importance: |∂loss/∂W| with every entry of W shifted, one matrix at a time, plus a floor.
+
+    Batch means are added up until more than `limit` samples are seen and divided by the samples (Sun et al.
+    2024, their code). Biases and norms get 1, so that they follow a plain average over tasks. On the head a
+    shift moves all logits alike and changes nothing.
+    """
+    weights = trainable(model)
+    found = {name: torch.ones_like(weight) for name, weight in weights.items()}
+    with eval_mode(model):
+        for name, weight in weights.items():
+            if weight.dim() < 2:
+                continue
+            total, samples = torch.zeros_like(weight, dtype=torch.float64), 0
+            own = weight.detach().clone()
+            with torch.no_grad():
+                weight.add_(shift)
+            for batch in data.batches(batch_size):
+                (gradient,) = _gradients(model, batch, [weight])
+                total += 0.0 if gradient is None else gradient.abs()
+                samples = min(samples + batch_size, len(data))
+                if samples > limit:
+                    break
+            with torch.no_grad():
+                weight.copy_(own)
+            found[name] = (total / samples + floor).to(weight.dtype)
+    return found
+
+
+def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:
+    """The gradient of the task loss where the weights are now: one pass in eval mode, nothing is updated."""
+    weights = trainable(model)
+    sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+    with eval_mode(model):
+        for number, batch in enumerate(data.batches(batch_size)):
+            share = min(batch_size, len(data) - number * batch_size) / len(data)
+            found = _gradients(model, batch, list(weights.values()))
+            for name, gradient in zip(weights, found, strict=True):
+                if gradient is not None:
+                    sums[name] += share * gradient
+    return {name: sums[name].to(weight.dtype) for name, weight in weights.items()}
+
+
+def _gradients(model: Classifier, batch: Batch, weights: Sequence[nn.Parameter]) -> list[Tensor | None]:
+    """The gradient of the batch's task loss, the same on all processes."""
+    loss = model(batch.to(weights[0].device)).loss
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return [None if g is None else distributed.total(g) / distributed.processes() for g in found]
 
 
 def _mean_over_samples(
@@ -66,7 +141,7 @@ def _mean_over_samples(
     sums = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
     owners = _owners(model, weights)
     others = {name: w for name, w in weights.items() if name not in owners}
-    with _eval_mode(model), _recorded(owners) as record:
+    with eval_mode(model), _recorded(owners) as record:
         for batch in data.batches(batch_size):
             if (batch.labels == IGNORED).all():
                 continue
@@ -171,7 +246,8 @@ def _closed_form(module: nn.Module, kind: str, x: Tensor, g: Tensor) -> Tensor:
 
 
 @contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block without dropout."""
     was_training = model.training
     model.eval()
     try:

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
@@ -20,6 +19,7 @@ from holdfast import params as P
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Scenario, Split, Task
 from holdfast.fit import fit
+from holdfast.lesson import Lesson, Trial
 from holdfast.losses import objective
 from holdfast.method import Method
 from holdfast.metrics import macro_f1
@@ -29,49 +29,9 @@ from holdfast.passes import Passes, added, without
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
-from holdfast.store import read_meta, read_tensors, write_tensors
+from holdfast.store import read_meta, write_tensors
 
 LOOK_AHEAD = "look-ahead"
-
-
-@dataclass
-class Trial:
-    """One finished training. Its weights wait on disk until somebody wants them."""
-
-    path: Path
-    device: torch.device
-    choice: Choice
-    score: float
-    fit: dict[str, Any]
-    state: dict[str, Any]
-    passes: Passes
-    borrowed: dict[str, Passes]
-    """Work done once per task that this training relied on, such as the look-ahead."""
-
-    @property
-    def params(self) -> Params:
-        """The weights it ended with."""
-        return self.read()["weights"]
-
-    def read(self) -> dict[str, Params]:
-        """The weights and the method's state it ended with."""
-        return read_tensors(self.path, self.device)[0]
-
-    def summary(self) -> dict[str, Any]:
-        """What the record keeps of it."""
-        return {"choice": self.choice, "score": self.score, **self.fit}
-
-
-@dataclass
-class Lesson:
-    """What learning one task came to."""
-
-    task: str
-    decision: Decision
-    trials: list[Trial]
-    chosen_passes: Passes
-    search_passes: Passes
-    """All other passes: those of trials that were not chosen and not looked ahead with."""
 
 
 @dataclass
@@ -90,11 +50,13 @@ class Learner:
     progress: Progress = field(default_factory=Progress)
     accelerator: Accelerator = field(default_factory=Accelerator)
     tasks_seen: int = 0
+    past_rows: list[int] = field(default_factory=list, init=False)
+    """Rows of the head whose labels were taught before the current task."""
 
     # What lives no longer than the task at hand.
     _trials: dict[str, Trial] = field(init=False, repr=False)
     _examples: dict[str, Examples] = field(init=False, repr=False)
-    _shared: dict[tuple[str, float], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
+    _shared: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
     _borrowed: dict[str, Passes] = field(init=False, repr=False)
     _passes: list[Passes] = field(init=False, repr=False)
 
@@ -124,6 +86,7 @@ class Learner:
         self.method.admit(task)
         head = self.model.head
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
+        self.past_rows = [head.labels.index(label) for label in head.seen]
         head.teach(task.labels)
         if rows:
             self.method.grow(rows)
@@ -133,16 +96,27 @@ class Learner:
         self._start = (P.snapshot(self.model), self.method.state_dict())
         self.progress.task(self.tasks_seen + 1, task.name)
 
-    def look_ahead(self, task: Task) -> Params:
+    def look_ahead(self, task: Task) -> Trial:
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
         off: Choice = {"lr": self.method.lr} | dict.fromkeys(self.method.strengths, 0.0)
         trial = self.trial(task, off)
         self._borrow(LOOK_AHEAD, trial.passes)
-        return trial.params
+        return trial
 
-    def once(self, what: str, compute: Callable[[], Params]) -> Params:
-        """Work that trials of one learning rate share: done once, forgotten when the task ends."""
-        key = (what, self.method.lr)
+    @contextmanager
+    def using(self, trial: Trial) -> Iterator[None]:
+        """Run the block with the weights and the method's state that a training ended with."""
+        tensors, state = trial.read(), self.method.state_dict()
+        with P.using(self.model, tensors.pop("weights")):
+            self.method.load_state_dict(tensors | trial.state)
+            try:
+                yield
+            finally:
+                self.method.load_state_dict(state)
+
+    def once(self, what: str, compute: Callable[[], Params], *, each_rate: bool = True) -> Params:
+        """Work that trials (of one learning rate) share: done once, forgotten when the task ends."""
+        key = (what, self.method.lr if each_rate else None)
         if key not in self._shared:
             with self._borrowing() as borrowed, self._counting() as passes:
                 value = compute()
@@ -168,7 +142,7 @@ class Learner:
 
     def rates(self) -> tuple[float, ...]:
         """The learning rates to try: the grid, or the one the user fixed."""
-        return (self.method.lr,) if "lr" in self.fixed else self.settings.rates
+        return (self.method.lr,) if "lr" in self.fixed else self.method.rates(self.settings)
 
     def _drive(self, task: Task) -> Decision:
         plan = self.method.search(self, task)
@@ -228,6 +202,11 @@ class Learner:
         self.method.load_state_dict(state)
 
     # ---- the task at hand, encoded once -----------------------------------------------------------------
+
+    @property
+    def start(self) -> Params:
+        """The weights every training of the current task starts from: θ_{k-1}, with rows for new labels."""
+        return self._start[0]
 
     @property
     def train(self) -> Examples:

@@ -103,3 +103,29 @@ def _class_weights(task: Task, kind: ClassWeights) -> Mapping[str, float]:
             f"{unknown[0]!r}; use class_weights=task"
         )
     return PAPER_WEIGHTS
+
+
+def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0) -> Tensor:
+    """-Σ_c q_c(z°) log q_c(z) with q = softmax(z/T): a cross-entropy, without a factor T² (Li, Hoiem 2016).
+
+    The mean over the batch; samples that only fill it up (label IGNORED) do not count.
+    """
+    real = labels != IGNORED
+    softened = (teacher.float() / temperature).softmax(1)
+    each = -(softened * (student.float() / temperature).log_softmax(1)).sum(1)
+    mean: Tensor = (each * real).sum() * distributed.processes() / distributed.total(real.sum().float())
+    return mean
+
+
+def decorrelation(features: Tensor) -> Tensor:
+    """RP2F's robustness term: the mean squared off-diagonal entry of the samples' Gram matrix.
+
+    Each sample is standardised over its own features (unbiased variance); one sample alone has no pair.
+    """
+    n = len(features)
+    if n < 2:
+        return features.sum() * 0.0
+    variance, mean = torch.var_mean(features.float(), dim=1, keepdim=True)
+    standard = (features.float() - mean) / (1e-8 + variance).sqrt()
+    gram = standard @ standard.T
+    return (gram.square().sum() - gram.diagonal().square().sum()) / (n * (n - 1))

@@ -19,7 +19,7 @@ from holdfast import params as P
 from holdfast import search
 from holdfast.errors import HoldfastError
 from holdfast.params import Params
-from holdfast.settings import fields_of, from_json, setting, to_json
+from holdfast.settings import Settings, fields_of, from_json, setting, to_json
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from holdfast.learner import Learner
     from holdfast.search import Choice, Decision, Trial
 
-Kind = Literal["weights", "zeros", "number"]  # how a piece of state grows with new head rows
+# How a piece of state grows with new head rows: by their values, by zeros, or not at all.
+Kind = Literal["weights", "zeros", "fixed", "number"]
 
 
 @dataclass
@@ -35,6 +36,17 @@ class Method:
     """Sequential fine-tuning: train on each task as it comes, hold on to nothing."""
 
     paper: ClassVar[str] = "the lower baseline of every continual-learning paper"
+    equation: ClassVar[str] = "L = L_task(θ)"
+    cost: ClassVar[str] = "E·b"
+    """Passes over a later task's b batches in the chosen training of E epochs."""
+    keeps: ClassVar[str] = "nothing but the weights"
+    cannot: ClassVar[dict[str, str]] = {
+        "class-incremental": "forgets every earlier task almost at once",
+        "domain-incremental": "forgets what the latest domain contradicts",
+    }
+    """What a user should hear before choosing this method, by scenario."""
+    retains: ClassVar[bool] = False
+    """Whether it claims to forget less than SEQ."""
     state: ClassVar[dict[str, Kind]] = {}
     """What survives a task, and nothing else does."""
     strengths: ClassVar[tuple[str, ...]] = ()
@@ -88,6 +100,14 @@ class Method:
         best = yield from search.best_rate(learner.rates(), dict.fromkeys(self.strengths, 0.0))
         return search.Decision(best)
 
+    def rates(self, settings: Settings) -> tuple[float, ...]:
+        """The learning rates worth trying with this method's optimiser."""
+        return settings.rates
+
+    def cautions(self, scenario: str) -> list[str]:
+        """What a user who picks this method, with these hyper-parameters, for this scenario should hear."""
+        return [self.cannot[scenario]] if scenario in self.cannot else []
+
     # ---- hyper-parameters and state, as data --------------------------------------------------------
 
     @classmethod
@@ -126,7 +146,7 @@ class Method:
     def grow(self, rows: Params) -> None:
         """New head rows appeared: every Params of the state grows with them."""
         for name, kind in self.state.items():
-            if kind != "number":
+            if kind in ("weights", "zeros"):
                 setattr(self, name, P.grow(getattr(self, name), rows, zero=kind == "zeros"))
 
 

@@ -64,6 +64,11 @@ def grow(params: Params, rows: Params, *, zero: bool) -> Params:
     }
 
 
+def precise(value: torch.Tensor) -> torch.Tensor:
+    """In single precision at least: half-precision weights cannot hold a small difference."""
+    return value.to(torch.promote_types(value.dtype, torch.float32))
+
+
 def size(params: Params) -> int:
     """How many numbers there are."""
     return sum(value.numel() for value in params.values())
@@ -72,6 +77,7 @@ def size(params: Params) -> int:
 __all__ = [
     "Params",
     "grow",
+    "precise",
     "predict",
     "restore",
     "size",

@@ -8,22 +8,23 @@ explicitly). Here the optimiser sees the task loss only; afterwards each weight 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from holdfast.params import Params
+from holdfast.params import Params, precise
 
 STRONGEST = 1e30  # keeps c/(1+c) a number; there it is 1 in floating point anyway
 
 
 def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
     """(u + c θ*)/(1 + c), c = r λ a, as an interpolation: a weight at its anchor stays there exactly."""
-    precision = torch.promote_types(u.dtype, torch.float32)
-    c = strength.to(precision).clamp(max=STRONGEST)
-    return torch.lerp(u.to(precision), anchor.to(precision), c / (1 + c)).to(u.dtype)
+    c = precise(strength).clamp(max=STRONGEST)
+    return torch.lerp(precise(u), precise(anchor), c / (1 + c)).to(u.dtype)
 
 
 def step_sizes(optimizer: Optimizer, weight: Tensor, group: dict[str, Any]) -> Tensor | float:
@@ -36,35 +37,63 @@ def step_sizes(optimizer: Optimizer, weight: Tensor, group: dict[str, Any]) -> T
     return group["lr"] / denominator  # type: ignore[no-any-return]
 
 
+@dataclass(frozen=True)
+class Pull:
+    """One quadratic pull: (λ/2) Σ a (θ - anchor)²."""
+
+    anchor: Params
+    weights: Params
+    lam: float
+
+    def gradient(self, name: str, weight: Tensor) -> Tensor:
+        """λ a (θ - anchor): what this pull adds to the gradient when it is part of the loss."""
+        return self.lam * self.weights[name] * (weight - self.anchor[name])
+
+
 def pull_after_step(
-    optimizer: Optimizer, params: dict[str, torch.nn.Parameter], anchor: Params, weights: Params, lam: float
+    optimizer: Optimizer, params: dict[str, torch.nn.Parameter], pulls: Sequence[Pull]
 ) -> None:
-    """Make every step of the optimiser end with the proximal step; λ = 0 leaves it alone altogether."""
-    if lam == 0:
+    """Make every step of the optimiser end with the proximal step of all these pulls together.
+
+    With two anchors (an old and an auxiliary model) the point pulled to is their mean, weighted by strength.
+    With nothing to pull (λ = 0) the optimiser is left alone altogether.
+    """
+    pulls = [pull for pull in pulls if pull.lam]
+    if not pulls:
         return
 
     @torch.no_grad()
     def pull(own: Optimizer, args: Any, kwargs: Any) -> None:
         for group in own.param_groups:
             for weight in group["params"]:
-                name = names[weight]
+                name, r = names[weight], step_sizes(own, weight, group)
                 # λ meets the importance first: r λ alone may overflow, and infinity times 0 is no number.
-                strength = step_sizes(own, weight, group) * (lam * weights[name])
-                weight.copy_(pulled(weight, anchor[name], strength))
+                strengths = [
+                    (r * (one.lam * precise(one.weights[name]))).clamp(max=STRONGEST) for one in pulls
+                ]
+                target, total = precise(pulls[0].anchor[name]), strengths[0]
+                for one, strength in zip(pulls[1:], strengths[1:], strict=True):
+                    total = total + strength
+                    share = torch.nan_to_num(strength / total)  # 0/0: nobody pulls here
+                    target = torch.lerp(target, precise(one.anchor[name]), share)
+                weight.copy_(pulled(weight, target, total))
 
     names = {weight: name for name, weight in params.items()}
     optimizer.register_step_post_hook(pull)
 
 
 def hold_after_step(
-    optimizer: Optimizer, params: dict[str, torch.nn.Parameter], anchor: Params, weights: Params
+    optimizer: Optimizer, params: dict[str, torch.nn.Parameter], pulls: Sequence[Pull]
 ) -> None:
     """λ = ∞: entries with importance above 0 go back to their anchor after each step, others train."""
-    held = {name: weights[name] > 0 for name in params}
+    held = [(pull.anchor, {name: pull.weights[name] > 0 for name in params}) for pull in pulls]
+    if not held:
+        return
 
     @torch.no_grad()
     def hold(own: Optimizer, args: Any, kwargs: Any) -> None:
-        for name, weight in params.items():
-            weight.copy_(torch.where(held[name], anchor[name], weight))
+        for anchor, entries in held:
+            for name, weight in params.items():
+                weight.copy_(torch.where(entries[name], anchor[name], weight))
 
     optimizer.register_step_post_hook(hold)

@@ -139,6 +139,16 @@ def strongest(
     return found(passed)
 
 
+def lam_grid(settings: Settings) -> dict[str, Any]:
+    """How a run walks down its λ grid."""
+    return {
+        "decay": settings.lam_decay,
+        "steps": settings.lam_steps,
+        "limit": settings.lam_trials,
+        "engine": settings.engine,
+    }
+
+
 def strongest_lam(
     points: Sequence[float],
     at: At,
@@ -178,14 +188,35 @@ def strongest_lam(
         at,
         lambda trial: trial.score >= enough,
         gold,
-        decay=settings.lam_decay,
-        steps=settings.lam_steps,
-        limit=settings.lam_trials,
-        engine=settings.engine,
         known=tried,
+        **lam_grid(settings),
     )
     notes["flags"] += found.flags
     return Decision(found.trial, notes)
+
+
+def first_gain(
+    points: Iterable[float], at: At, base: Trial, target: float
+) -> Generator[Choice, Trial, tuple[Trial, bool]]:
+    """Up a grid to the first trial that beats `base` or reaches the target score; else `base` and False."""
+    for point in points:
+        trial = yield at(point)
+        if trial.score > base.score or trial.score >= target:
+            return trial, True
+    return base, False
+
+
+def best_of_grid(
+    rates: Sequence[float], grid: Sequence[Choice], *, product: bool
+) -> Generator[Choice, Trial, Trial]:
+    """The best trial over rates and grid: all pairs, or the rates at the first point, then the rest."""
+    best = yield from best_rate(rates, grid[0])
+    for lr in rates if product else (best.choice["lr"],):
+        for point in grid[1:]:
+            trial = yield {"lr": lr, **point}
+            if trial.score > best.score:
+                best = trial
+    return best
 
 
 Path = Callable[[Sequence[float]], Iterable[tuple[float, float]]]

@@ -42,11 +42,15 @@ class Settings:
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
     min_delta: float = setting(0.002, "gain in validation loss that resets patience")
     rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task")
+    sgd_rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD")
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
     lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j")
     lam_steps: int = setting(175, "steps of the lambda grid below its start", least=1)
     lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid", least=1)
     loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
+    lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j")
+    lam_a_steps: int = setting(50, "points of the lambda_a grid", least=1)
+    grids: Literal["product", "after"] = setting("product", "grids of rp2f, adabop: per rate, or after it")
 
 
 _SMALL: dict[str, Any] = {
@@ -55,10 +59,14 @@ _SMALL: dict[str, Any] = {
     "epochs": 10,
     "patience": 3,
     "rates": (3e-4, 3e-3),
+    "sgd_rates": (3e-3, 3e-2),
     "lam_decay": 0.1,
     "lam_steps": 7,
     "lam_trials": 5,
     "loosening": "short",
+    "lam_a_growth": 4.0,
+    "lam_a_steps": 4,
+    "grids": "after",
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "full": {},
@@ -71,6 +79,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "epochs": 6,
         "patience": 2,
         "rates": (3e-3,),
+        "sgd_rates": (3e-2,),
     },
 }
 

@@ -6,6 +6,7 @@ in processes of their own do the same with this folder on their path.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from collections.abc import Iterator
@@ -25,6 +26,10 @@ from holdfast.learner import Learner
 from holdfast.method import Method
 from holdfast.models import Classifier, build_classifier
 from holdfast.settings import Settings
+
+# Accelerate collects garbage after every training; what was imported need not be looked through each time.
+gc.collect()
+gc.freeze()
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
@@ -121,6 +126,10 @@ def small(**changes: Any) -> Settings:
         "lam_steps": 3,
         "lam_trials": 2,
         "loosening": "short",
+        "sgd_rates": (0.1,),
+        "lam_a_growth": 4.0,
+        "lam_a_steps": 2,
+        "grids": "after",
     }
     return Settings(**values | changes)
 

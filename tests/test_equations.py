@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast.equations import (
+    Pooling,
     cutoff,
     modulate,
     pool,
@@ -135,8 +136,26 @@ def test_running_mean_over_three_tasks_is_the_plain_mean() -> None:
 def test_pool_max_and_unknown() -> None:
     pooled = pool({"w": torch.tensor([2.0, 4.0])}, {"w": torch.tensor([3.0, 1.0])}, 7, "max")
     assert pooled["w"].tolist() == [3.0, 4.0]
-    with pytest.raises(ValueError, match=r"'sum'.*mean or max"):
-        pool({}, {}, 0, "sum")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"'median'.*mean, max, sum, ema, half"):
+        pool({}, {}, 0, "median")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("sum", [2.0, 6.0, 15.0]),
+        ("ema", [1.0, 2.5, 5.75]),
+        ("half", [2.0, 3.0, 6.0]),
+        ("max", [2.0, 4.0, 9.0]),
+    ],
+)
+def test_pool_of_2_4_9(how: Pooling, expected: list[float]) -> None:
+    """specs/importance_estimators.md, section 2, and what its other rules give by hand."""
+    pooled, after = {"w": torch.zeros(1)}, []
+    for seen, alpha in enumerate([2.0, 4.0, 9.0]):
+        pooled = pool(pooled, {"w": torch.tensor([alpha])}, seen, how)
+        after.append(pooled["w"].item())
+    assert after == expected
 
 
 @given(st.lists(st.lists(alphas, min_size=3, max_size=3), min_size=1, max_size=6))

@@ -116,7 +116,7 @@ def test_look_ahead_starts_nothing_twice(tiny_bert, classes, trained):
     learner = make_learner(tiny_bert, METHODS["la"](lr=1e-2), classes)
     learner.begin(classes.tasks[0])
     gold = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
-    assert_same_bits(learner.look_ahead(classes.tasks[0]), gold.params)
+    assert_same_bits(learner.look_ahead(classes.tasks[0]).params, gold.params)
     assert len(trained) == 1
 
 
@@ -189,10 +189,10 @@ def test_chosen_and_search_passes_are_every_step_that_was_taken(tiny_bert, class
 def test_head_growth_grows_the_state(tiny_bert, classes, name):
     learner = make_learner(tiny_bert, METHODS[name](), classes)
     learner.learn(classes.tasks[0])
-    old = learner.method.state_dict()["importance"]
+    old = learner.method.state_dict()["alpha"]
     assert (old["head.linear.bias"] > 0).all()
     learner.begin(classes.tasks[1])
-    new = learner.method.importance
+    new = learner.method.alpha
     for name in ("head.linear.weight", "head.linear.bias"):
         assert len(new[name]) == 4
         assert torch.equal(new[name][:2], old[name])
@@ -230,7 +230,7 @@ def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(tiny_bert,
     for task in classes.tasks[:2]:
         learner.learn(task)
     first, second = measured
-    found = learner.method.importance["head.linear.bias"]
+    found = learner.method.alpha["head.linear.bias"]
     assert torch.allclose(found[:2], (first["head.linear.bias"] + second["head.linear.bias"][:2]) / 2)
     assert torch.allclose(found[2:], second["head.linear.bias"][2:] / 2)
 
@@ -407,5 +407,5 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
         learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
         torch.manual_seed(noise)  # as in a process that found this trial finished
         learner.learn(classes.tasks[0])
-        found.append(learner.method.importance)
+        found.append(learner.method.alpha)
     assert_same_bits(*found)

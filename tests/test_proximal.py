@@ -1,5 +1,6 @@
 """The proximal step: exact, exactly still at the anchor, stable at every strength."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from holdfast.proximal import hold_after_step, pull_after_step, pulled, step_sizes
+from holdfast.proximal import Pull, hold_after_step, pull_after_step, pulled, step_sizes
 
 singles = st.floats(-1e4, 1e4, width=32)
 
@@ -80,7 +81,7 @@ def test_lambda_zero_is_no_hook_bit_for_bit_and_another_is_not() -> None:
         anchor = weight.detach().clone()
         optimizer = adamw(weight)
         if lam is not None:
-            pull_after_step(optimizer, {"w": weight}, {"w": anchor}, {"w": torch.ones(9)}, lam)
+            pull_after_step(optimizer, {"w": weight}, [Pull({"w": anchor}, {"w": torch.ones(9)}, lam)])
         train(optimizer, lambda: (weight**3 - weight).sum().sin(), 7)
         return weight.detach()
 
@@ -94,7 +95,7 @@ def test_fixed_point_with_adamw_is_the_optimum_of_loss_and_penalty(lam: float) -
     h, b, a, anchor = 2.0, 3.0, 0.5, -1.0
     weight = nn.Parameter(tensor(anchor))
     optimizer = adamw(weight)
-    pull_after_step(optimizer, {"w": weight}, {"w": tensor(anchor)}, {"w": tensor(a)}, lam)
+    pull_after_step(optimizer, {"w": weight}, [Pull({"w": tensor(anchor)}, {"w": tensor(a)}, lam)])
     train(optimizer, lambda: (h / 2 * (weight - b) ** 2).sum(), 1500)
     optimum = (h * b + lam * a * anchor) / (h + lam * a)
     assert weight.item() == pytest.approx(optimum, rel=0.01)
@@ -104,7 +105,7 @@ def test_one_step_of_sgd_uses_the_learning_rate() -> None:
     # u = 1 - .1·2 = .8; c = .1·5·a: (.8 + .5·1)/(1.5) with a = 1, (.8 + 0)/1 with a = 0
     weight = nn.Parameter(tensor(1.0, 1.0))
     optimizer = SGD([weight], lr=0.1)
-    pull_after_step(optimizer, {"w": weight}, {"w": tensor(1.0, 1.0)}, {"w": tensor(1.0, 0.0)}, 5.0)
+    pull_after_step(optimizer, {"w": weight}, [Pull({"w": tensor(1.0, 1.0)}, {"w": tensor(1.0, 0.0)}, 5.0)])
     train(optimizer, lambda: 2 * weight.sum(), 1)
     assert weight.tolist() == pytest.approx([1.3 / 1.5, 0.8])
     assert step_sizes(optimizer, weight, optimizer.param_groups[0]) == 0.1
@@ -114,7 +115,7 @@ def test_one_step_of_adamw_uses_adams_own_step_size() -> None:
     # after one step v̂ = g² and m̂ = g: u = 1 - .1·sign(g), r = .1/|g|; c = r·λ = .1/2·5 and .1/4·5
     weight = nn.Parameter(tensor(1.0, 1.0))
     optimizer = adamw(weight, lr=0.1)
-    pull_after_step(optimizer, {"w": weight}, {"w": tensor(0.0, 0.0)}, {"w": tensor(1.0, 1.0)}, 5.0)
+    pull_after_step(optimizer, {"w": weight}, [Pull({"w": tensor(0.0, 0.0)}, {"w": tensor(1.0, 1.0)}, 5.0)])
     train(optimizer, lambda: 2 * weight[0] - 4 * weight[1], 1)
     assert weight.tolist() == pytest.approx([0.9 / 1.25, 1.1 / 1.125], rel=1e-5)
 
@@ -123,7 +124,7 @@ def test_the_step_size_is_that_of_the_weights_own_group() -> None:
     slow, fast = nn.Parameter(tensor(0.0)), nn.Parameter(tensor(0.0))
     optimizer = SGD([{"params": [slow], "lr": 0.1}, {"params": [fast], "lr": 1.0}], lr=9.0)
     params, zero, one = {"slow": slow, "fast": fast}, tensor(0.0), tensor(1.0)
-    pull_after_step(optimizer, params, dict.fromkeys(params, zero), dict.fromkeys(params, one), 1.0)
+    pull_after_step(optimizer, params, [Pull(dict.fromkeys(params, zero), dict.fromkeys(params, one), 1.0)])
     train(optimizer, lambda: -(slow + fast).sum(), 1)
     assert [slow.item(), fast.item()] == pytest.approx([0.1 / 1.1, 0.5])
 
@@ -143,6 +144,6 @@ def adamw_run(start: torch.Tensor, hold: torch.Tensor | None) -> torch.Tensor:
     weight = nn.Parameter(start.clone())
     optimizer = adamw(weight)
     if hold is not None:
-        hold_after_step(optimizer, {"w": weight}, {"w": start.clone()}, {"w": hold})
+        hold_after_step(optimizer, {"w": weight}, [Pull({"w": start.clone()}, {"w": hold}, math.inf)])
     train(optimizer, lambda: (weight**2).sum(), 5)
     return weight.detach()

@@ -21,7 +21,8 @@ from holdfast.bench.spec import Spec
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.files import locked, read_json, write_json
-from holdfast.learner import Learner, Lesson
+from holdfast.learner import Learner
+from holdfast.lesson import Lesson
 from holdfast.models import build_classifier
 from holdfast.passes import Passes, added
 from holdfast.progress import Progress

@@ -1,14 +1,27 @@
 """METHODS: the only registry. A new method is one file and one line here."""
 
 from holdfast.method import Method
+from holdfast.methods.ancl import ANCLLWF, ANCLMAS
+from holdfast.methods.ewc import EWC
 from holdfast.methods.la import LA
+from holdfast.methods.la_merge import LAMerge
+from holdfast.methods.lwf import LwF
 from holdfast.methods.mas import MAS, Frozen
 from holdfast.methods.mtl import MTL
+from holdfast.methods.rwalk import RWalk
+from holdfast.methods.si import SI
 
 METHODS: dict[str, type[Method]] = {
     "seq": Method,
     "mtl": MTL,
     "frozen": Frozen,
     "mas": MAS,
+    "ewc": EWC,
+    "si": SI,
+    "rwalk": RWalk,
+    "lwf": LwF,
+    "ancl-mas": ANCLMAS,
+    "ancl-lwf": ANCLLWF,
     "la": LA,
+    "la-merge": LAMerge,
 }

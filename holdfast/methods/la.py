@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from holdfast import params as P
 from holdfast import search
 from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.methods.consolidating import AnyImportance
 from holdfast.methods.quadratic import Quadratic
 from holdfast.params import Params
 from holdfast.search import Choice, Decision, Trial
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LA(Quadratic):
+class LA(AnyImportance, Quadratic):
     """LA-MAS: look ahead at what a task would change, then hold only what the past needs more than it does.
 
     Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
@@ -32,6 +32,11 @@ class LA(Quadratic):
     """
 
     paper: ClassVar[str] = "Suresh, Nkisi-Orji, Wiratunga: relative parameter importance (algorithm 1)"
+    equation: ClassVar[str] = (
+        "L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})²,  ρ = α_{k-1}/(α_{k-1} + α_la + ε),  "
+        "α' = λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere"
+    )
+    cost: ClassVar[str] = "E_la·b to look ahead + b to measure + E·b + b to measure the importance"
 
     down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance")
     up: float = setting(1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)")
@@ -44,32 +49,23 @@ class LA(Quadratic):
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """Phase 1: look ahead, unless this training has no penalty or a plain one."""
-        modulated = self._active and math.isfinite(self.lam) and self.down is not None
-        weights = self.modulated(self.look_ahead_importance(learner, task)) if modulated else self.importance
+        modulated = self.alpha and 0 < self.lam < math.inf and self.down is not None
+        weights = self.modulated(self.ahead(learner, task)) if modulated else self.alpha
         super().before_task(learner, task)
-        self.weights = weights
-
-    def look_ahead_importance(self, learner: Learner, task: Task) -> Params:
-        """α_la: what matters for the new task where it alone would take the weights."""
-
-        def compute() -> Params:
-            with P.using(learner.model, learner.look_ahead(task)):
-                return self.measure(learner)
-
-        return learner.once("look-ahead importance", compute)
+        self.pulls = {name: replace(pull, weights=weights) for name, pull in self.pulls.items()}
 
     def modulated(self, ahead: Params) -> Params:
         """α', tensor by tensor: equation 5. What is not modulated is held by α_{k-1} as it is."""
-        weights = dict(self.importance)
+        weights = dict(self.alpha)
         for name, rho, tau in self.relative(ahead):
             lowest, highest = up_bounds(tau, self.lam, self.lam_max or self.lam)
             up = lowest + self.up * (highest - lowest)
-            weights[name] = modulate(self.importance[name], rho, tau, up, self.down or 0.0, self.strategy)
+            weights[name] = modulate(self.alpha[name], rho, tau, up, self.down or 0.0, self.strategy)
         return weights
 
     def relative(self, ahead: Params) -> Iterator[tuple[str, Tensor, float]]:
         """ρ and τ of every tensor that is modulated: equation 4. The head is left out by default."""
-        for name, past in self.importance.items():
+        for name, past in self.alpha.items():
             if self.modulate_head or not name.startswith("head."):
                 rho = relative_importance(past, ahead[name])
                 yield name, rho, cutoff(rho, self.fraction) if self.tau is None else self.tau
@@ -82,7 +78,7 @@ class LA(Quadratic):
         """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up to match it."""
         plain = yield from super().search(learner, task)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
-        if not self.importance or lam == 0 or math.isinf(lam):
+        if not self.alpha or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
         lam_max: float = plain.notes.get("lam_max") or self.lam_max or lam
 
@@ -92,7 +88,7 @@ class LA(Quadratic):
 
         notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
         with self.trying({"lr": lr}):
-            ahead = self.look_ahead_importance(learner, task)
+            ahead = self.ahead(learner, task)
         room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))
         path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":

@@ -7,7 +7,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast import search
+from holdfast import estimators, search
+from holdfast.estimators import Estimator
+from holdfast.importance import Convention
 from holdfast.methods.quadratic import Quadratic
 from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
@@ -22,21 +24,31 @@ class MAS(Quadratic):
     """Memory Aware Synapses: hold each weight as strongly as the model's answers have depended on it."""
 
     paper: ClassVar[str] = "Aljundi et al., ECCV 2018"
+    equation: ClassVar[str] = Quadratic.equation + ",  α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|"
+
+    convention: Convention = setting("per-sample", "per sample, or as in the authors' released code (lacl)")
+
+    def estimator(self) -> Estimator:
+        """Per sample, or by the released code's chunks."""
+        return estimators.MAS(self.convention)
 
 
 @dataclass
-class Frozen(Quadratic):
+class Frozen(MAS):
     """MAS with λ = ∞: only weights the past never used, such as rows of new labels, are trained."""
 
     paper: ClassVar[str] = "the limit of MAS; a yardstick for every method that claims to balance"
-    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+    equation: ClassVar[str] = "L = L_task(θ) with θ_j = θ_{k-1,j} wherever α_j > 0"
+    cannot: ClassVar[dict[str, str]] = MAS.cannot | {
+        "domain-incremental": "learns nothing after the first task once every weight is used"
+    }
 
     lam: float = setting(math.inf, "fixed at infinity")
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """The learning rate, found without a penalty as for every method; then one training with all held."""
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
-        if not self.importance:
+        if not self.alpha:
             return Decision(gold, {"gold": gold.score})
         held = yield {"lr": gold.choice["lr"], "lam": math.inf}
         return Decision(held, {"gold": gold.score})

@@ -1,23 +1,22 @@
-"""What the quadratic-penalty methods share: the penalty, its three forms, and the search for λ."""
+"""What the quadratic-penalty methods share: the pull, its three forms, and the search for λ below λ_max."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast import importance, proximal, search
 from holdfast import params as P
-from holdfast.equations import Pooling, pool, quadratic_penalty
-from holdfast.importance import Convention
-from holdfast.method import Kind, Method
-from holdfast.params import Params
+from holdfast import proximal, search
+from holdfast.equations import quadratic_penalty
+from holdfast.methods.consolidating import Consolidating
+from holdfast.methods.strength import Strength
+from holdfast.proximal import Pull
 from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
@@ -26,95 +25,53 @@ if TYPE_CHECKING:
     from holdfast.data.tasks import Task
     from holdfast.learner import Learner
 
-THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
-
 
 @dataclass
-class Quadratic(Method):
+class Quadratic(Strength, Consolidating):
     """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it."""
 
-    state: ClassVar[dict[str, Kind]] = {"importance": "zeros", "tasks_pooled": "number"}
-    strengths: ClassVar[tuple[str, ...]] = ("lam",)
-
-    lam: float = setting(0.0, "strength of the penalty; inf holds every weight the past needs", least=0)
-    thr: float | None = setting(
-        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0
-    )
+    equation: ClassVar[str] = "L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²"
     penalty: Literal["loss", "proximal"] = setting(
         "loss", "in the loss (the paper), or a proximal step after it"
     )
-    pooling: Pooling = setting("mean", "how importances of several tasks are pooled")
-    convention: Convention = setting(
-        "per-sample", "importance per sample, or as in the authors' released code"
-    )
 
-    importance: Params = field(default_factory=dict, init=False, repr=False)
-    tasks_pooled: int = field(default=0, init=False, repr=False)
-
-    # ---- the penalty ----------------------------------------------------------------------------------
+    # ---- the pull -------------------------------------------------------------------------------------
 
     def before_task(self, learner: Learner, task: Task) -> None:
-        """The anchor is θ_{k-1}, where every trial starts; the past's importance weighs the penalty."""
+        """The anchor is θ_{k-1}, where every trial starts; the past's importance weighs the pull."""
+        super().before_task(learner, task)
         self.live = P.trainable(learner.model)
-        self.anchor = P.snapshot(learner.model)
-        self.weights = self.importance
-
-    @property
-    def _active(self) -> bool:
-        return bool(self.importance) and self.lam > 0
+        active = self.alpha and self.lam > 0
+        self.pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)} if active else {}
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """λ = 0 leaves the term out altogether: 0 times something is still something."""
         terms = super().losses(model, batch)
-        if self._active and self.penalty == "loss" and math.isfinite(self.lam):
-            terms["penalty"] = quadratic_penalty(dict(self.live), self.anchor, self.weights, self.lam)
+        for name, pull in self._finite("loss").items():
+            terms[name] = quadratic_penalty(dict(self.live), pull.anchor, pull.weights, pull.lam)
         return terms
 
-    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
-        """AdamW, with the proximal or the holding step behind it where that is the form of the penalty."""
-        optimizer = super().optimizer(params)
-        if self._active and math.isinf(self.lam):
-            proximal.hold_after_step(optimizer, params, self.anchor, self.weights)
-        elif self._active and self.penalty == "proximal":
-            proximal.pull_after_step(optimizer, params, self.anchor, self.weights, self.lam)
-        return optimizer
+    def constrain(self, optimizer: Optimizer, params: dict[str, nn.Parameter]) -> None:
+        """The proximal or the holding step, where that is the form of the penalty."""
+        proximal.pull_after_step(optimizer, params, list(self._finite("proximal").values()))
+        held = [pull for pull in self.pulls.values() if math.isinf(pull.lam)]
+        proximal.hold_after_step(optimizer, params, held)
 
-    # ---- the importance -------------------------------------------------------------------------------
+    def _finite(self, form: str) -> dict[str, Pull]:
+        """The pulls that take this form; an infinite one is not a term but a hold."""
+        if form != self.penalty:
+            return {}
+        return {name: pull for name, pull in self.pulls.items() if math.isfinite(pull.lam)}
 
-    def measure(self, learner: Learner) -> Params:
-        """The importance of the model's weights as they are, on the current task's training data."""
-        batches = math.ceil(len(learner.train) / learner.settings.batch_size)
-        learner.count("importance", forward=batches, backward=batches)
-        torch.manual_seed(learner.task_seed)  # for the convention that measures with dropout on
-        return importance.mas(
-            learner.model, learner.train, convention=self.convention, batch_size=learner.settings.batch_size
-        )
-
-    def after_task(self, learner: Learner, task: Task) -> None:
-        """α_k: the true importances pooled over the tasks, never the modified ones."""
-        past = self.importance or P.zeros(P.snapshot(learner.model))
-        self.importance = pool(past, self.measure(learner), self.tasks_pooled, self.pooling)
-        self.tasks_pooled += 1
+    def added_gradient(self, name: str, weight: Tensor) -> Tensor | float:
+        """What the pulls add to the gradient while they are part of the loss."""
+        return sum((pull.gradient(name, weight) for pull in self._finite("loss").values()), start=0.0)
 
     # ---- the search -----------------------------------------------------------------------------------
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """Learning rate without a penalty (the gold score), then the strongest λ within thr of it."""
-        gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
-        if not self.importance:
-            return Decision(gold, {"gold": gold.score})
-        if "lam" in learner.fixed:
-            trial = yield self.plain(gold, self.lam)
-            return Decision(trial, {"gold": gold.score})
-        return (yield from self.strongest_lam(learner, gold))
-
-    def plain(self, gold: Trial, lam: float) -> Choice:
-        """The gold trial's hyper-parameters with a penalty of this strength, weighed by plain importance."""
-        return {"lr": gold.choice["lr"], "lam": lam}
-
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
-        """The strongest λ that keeps thr of the gold score: see docs/conventions.md."""
-        largest = max(float(alpha.max()) for alpha in self.importance.values() if alpha.numel())
+        """The strongest λ that keeps thr of the gold score, below λ_max: see docs/conventions.md."""
+        largest = max(float(alpha.max()) for alpha in self.alpha.values() if alpha.numel())
         points = [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
         # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
         printed = learner.settings.logits == "all" and learner.scenario == "class-incremental"
@@ -122,7 +79,7 @@ class Quadratic(Method):
             points,
             partial(self.plain, gold),
             gold,
-            enough=(THRESHOLDS.get(learner.scenario, 0.90) if self.thr is None else self.thr) * gold.score,
+            enough=self.enough(learner, gold),
             previous=self.lam if self.tasks_pooled > 1 else 0.0,
             movement=None if printed else partial(self.movement, learner),
             settings=learner.settings,
@@ -130,5 +87,4 @@ class Quadratic(Method):
 
     def movement(self, learner: Learner, trial: Trial) -> float:
         """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
-        start = P.snapshot(learner.model)
-        return 2 * float(quadratic_penalty(trial.params, start, self.importance, 1.0))
+        return 2 * float(quadratic_penalty(trial.params, learner.start, self.alpha, 1.0))

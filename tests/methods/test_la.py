@@ -69,7 +69,7 @@ def naive_alpha(
 def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
     """Look-ahead, its importance, alpha', then AdamW with the modulated penalty: all of it naive."""
     learner = dry_learner(tiny_bert_dry, LA(lr=LR, **options), domains)
-    past = learner.method.state_dict()["importance"]
+    past = learner.method.state_dict()["alpha"]
     ahead = naive_importance(learner, naive_training(learner, P.zeros(past), 0.0))
     lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
     alpha = naive_alpha(past, ahead, lam, lam_max, down, up, **options)
@@ -80,13 +80,13 @@ def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
     assert distance(trial.params, expected) < 3e-3 * LR
     plain = naive_training(learner, past, lam)
     assert distance(plain, expected) > 0.1 * LR, "modulation must show"
-    for name, value in learner.method.importance.items():
+    for name, value in learner.method.alpha.items():
         assert torch.equal(value, past[name]), "alpha' is never written into alpha"
 
 
 def modulated(values: dict[str, Any], ahead: P.Params, past: P.Params) -> P.Params:
     method = LA(**values)
-    method.importance = past
+    method.alpha = past
     return method.modulated(ahead)
 
 
@@ -143,7 +143,7 @@ def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
         seq.learn(task)
         lesson = la.learn(task)
     assert lesson.decision.trial.choice["lam"] == 0
-    assert la.method.importance
+    assert la.method.alpha
     assert_same_bits(weights_of(seq), weights_of(la))
 
 
@@ -194,7 +194,7 @@ def test_true_alphas_are_pooled_never_modified_ones(tiny_bert, domains):
         main += lesson.decision.trial.choice.get("down") is not None
     assert main == 2, "both later tasks must have had a main phase"
     assert len(consolidated) == 3
-    for name, value in learner.method.importance.items():
+    for name, value in learner.method.alpha.items():
         mean = sum(alpha[name] for alpha in consolidated) / 3
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
@@ -204,13 +204,13 @@ def test_state_and_weights_share_no_memory(tiny_bert, classes):
     for task in classes.tasks[:2]:
         learner.learn(task)
     method = learner.method
-    state = method.state_dict()["importance"]
+    state = method.state_dict()["alpha"]
     live = {weight.data_ptr() for weight in P.trainable(learner.model).values()}
-    for name, value in method.importance.items():
+    for name, value in method.alpha.items():
         assert state[name].data_ptr() != value.data_ptr()
         assert value.data_ptr() not in live
-        assert method.anchor[name].data_ptr() not in live
-        assert value.data_ptr() != method.weights[name].data_ptr()
+        assert method.pulls["penalty"].anchor[name].data_ptr() not in live
+        assert value.data_ptr() != method.pulls["penalty"].weights[name].data_ptr()
 
 
 # ---- the search ---------------------------------------------------------------------------------------
@@ -273,7 +273,8 @@ def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -
     original = module.fit
 
     def watched(model, method, *args, **kwargs):
-        same = all(torch.equal(method.weights[name], a) for name, a in method.importance.items())
+        weights = [pull.weights for pull in method.pulls.values()]
+        same = all(torch.equal(one[name], a) for one in weights for name, a in method.alpha.items())
         seen.append((method.lam, not same))
         return original(model, method, *args, **kwargs)
 

@@ -82,7 +82,7 @@ def test_every_other_method_takes_the_stream_as_it_is(classes):
 def test_frozen_trains_new_rows_only(tiny_bert, classes):
     learner = make_learner(tiny_bert, METHODS["frozen"](), classes)
     learner.learn(classes.tasks[0])
-    before, alpha = weights_of(learner), learner.method.state_dict()["importance"]
+    before, alpha = weights_of(learner), learner.method.state_dict()["alpha"]
     lesson = learner.learn(classes.tasks[1])
     after = weights_of(learner)
     assert lesson.decision.trial.choice["lam"] == math.inf

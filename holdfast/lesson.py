@@ -1,0 +1,54 @@
+"""What a learner hands out: one finished training, and what learning one task came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.params import Params
+from holdfast.passes import Passes
+from holdfast.search import Choice, Decision
+from holdfast.store import read_tensors
+
+
+@dataclass
+class Trial:
+    """One finished training. Its weights wait on disk until somebody wants them."""
+
+    path: Path
+    device: torch.device
+    choice: Choice
+    score: float
+    fit: dict[str, Any]
+    state: dict[str, Any]
+    passes: Passes
+    borrowed: dict[str, Passes]
+    """Work done once per task that this training relied on, such as the look-ahead."""
+
+    @property
+    def params(self) -> Params:
+        """The weights it ended with."""
+        return self.read()["weights"]
+
+    def read(self) -> dict[str, Params]:
+        """The weights and the method's state it ended with."""
+        return read_tensors(self.path, self.device)[0]
+
+    def summary(self) -> dict[str, Any]:
+        """What the record keeps of it."""
+        return {"choice": self.choice, "score": self.score, **self.fit}
+
+
+@dataclass
+class Lesson:
+    """What learning one task came to."""
+
+    task: str
+    decision: Decision
+    trials: list[Trial]
+    chosen_passes: Passes
+    search_passes: Passes
+    """All other passes: those of trials that were not chosen and not looked ahead with."""

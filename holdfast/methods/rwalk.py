@@ -1,0 +1,57 @@
+"""RWalk: Fisher information and path integral together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast import estimators
+from holdfast import params as P
+from holdfast.equations import Pooling, pool
+from holdfast.method import Kind
+from holdfast.methods.quadratic import Quadratic
+from holdfast.params import Params
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner
+
+
+@dataclass
+class RWalk(Quadratic):
+    """Riemannian Walk: a running Fisher plus the loss saved per step of KL divergence, in equal parts."""
+
+    paper: ClassVar[str] = "Chaudhry et al., ECCV 2018"
+    equation: ClassVar[str] = Quadratic.equation + ",  α = F̂ + ŝ,  s_j += max(0, ΔL_j / (½ F_j Δθ_j² + ε))"
+    cost: ClassVar[str] = "E·b"
+    keeps: ClassVar[str] = (
+        "α, the running Fisher F and the pooled score s (three numbers per trainable weight)"
+    )
+    state: ClassVar[dict[str, Kind]] = Quadratic.state | {"fisher": "zeros", "score": "zeros"}
+
+    damping: float = setting(1e-3, "epsilon in the score's denominator")
+    interval: int = setting(10, "steps between two updates of Fisher and score", least=1)
+    pooling: Pooling = setting("half", "how scores of several tasks are pooled; the Fisher goes on running")
+
+    fisher: Params = field(default_factory=dict, init=False, repr=False)
+    score: Params = field(default_factory=dict, init=False, repr=False)
+
+    def estimator(self) -> estimators.RWalk:
+        """The running estimates of one training."""
+        return estimators.RWalk(self.damping, self.interval)
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """The Fisher runs on from the past; the score of a task starts at 0."""
+        super().before_task(learner, task)
+        self.trace |= {f"fisher/{name}": value for name, value in self.fisher.items()}
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """Pool the scores, then normalise: pooling what is normalised already would weigh tasks by chance."""
+        estimator = self.estimator()
+        self.fisher, score = estimator.parts(learner.model, self.trace)
+        past = self.score or P.zeros(score)
+        self.score = pool(past, score, self.tasks_pooled, self.pooling, self.keep)
+        self.alpha = estimator.combined(learner.model, self.fisher, self.score)
+        self.tasks_pooled += 1
+        self.trace = {}

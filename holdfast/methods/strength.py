@@ -1,0 +1,66 @@
+"""What methods with one strength λ share: the strongest λ that keeps enough of the new task."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast import search
+from holdfast.method import Method
+from holdfast.search import Choice, Decision, Trial
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner
+
+THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
+LWF_START = 10.0  # where the search begins if no importance says what is strong
+
+
+@dataclass
+class Strength(Method):
+    """Task loss + λ times a term that holds on to the past."""
+
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+    retains: ClassVar[bool] = True
+    cannot: ClassVar[dict[str, str]] = {
+        "class-incremental": "a regulariser alone does not keep classes of different tasks apart, for they "
+        "never meet in training: expect far less than mtl; the cure is a closed-form head, not a larger λ"
+    }
+
+    lam: float = setting(0.0, "strength of the hold on the past; 0 is none", least=0)
+    thr: float | None = setting(
+        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0
+    )
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Learning rate without a hold (the gold score), then the strongest λ within thr of it."""
+        gold: Trial = yield from search.best_rate(learner.rates(), dict.fromkeys(self.strengths, 0.0))
+        if not learner.tasks_seen:
+            return Decision(gold, {"gold": gold.score})
+        if "lam" in learner.fixed:
+            return Decision((yield self.plain(gold, self.lam)), {"gold": gold.score})
+        return (yield from self.strongest_lam(learner, gold))
+
+    def plain(self, gold: Trial, lam: float) -> Choice:
+        """The gold trial's hyper-parameters with a hold of this strength and nothing else."""
+        return gold.choice | {"lam": lam}
+
+    def enough(self, learner: Learner, gold: Trial) -> float:
+        """The score that keeps enough of the new task."""
+        return (THRESHOLDS.get(learner.scenario, 0.90) if self.thr is None else self.thr) * gold.score
+
+    def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
+        """Down from the previous task's λ, or from 10: see docs/conventions.md."""
+        enough = self.enough(learner, gold)
+        found = yield from search.strongest(
+            self.lam or LWF_START,
+            partial(self.plain, gold),
+            lambda trial: trial.score >= enough,
+            gold,
+            **search.lam_grid(learner.settings),
+        )
+        return Decision(found.trial, {"gold": gold.score, "flags": list(found.flags)})
