@@ -57,6 +57,14 @@ class Objective:
         )
         return torch.stack([losses, weights[labels[labels != IGNORED]].sum()])
 
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """∂²L/∂z² of the mean, per sample and logit: p - p², whatever the label is."""
+        real = labels != IGNORED
+        weights = torch.zeros(len(labels), device=logits.device)
+        weights[real] = self.weights.to(logits.device)[labels[real]]
+        p = (logits.float() + self.log_prior.to(logits.device)).softmax(1)
+        return (p - p.square()) * (weights / distributed.total(weights.sum()))[:, None]
+
 
 def objective(
     scenario: Scenario,

@@ -8,7 +8,7 @@ of trials makes a plan resumable for free.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -204,6 +204,16 @@ def first_gain(
         if trial.score > base.score or trial.score >= target:
             return trial, True
     return base, False
+
+
+def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
+    """The points of a grid that differ in what the user has left open."""
+    found: list[Choice] = []
+    for point in grid:
+        left = {name: value for name, value in point.items() if name not in fixed}
+        if left not in found:
+            found.append(left)
+    return found
 
 
 def best_of_grid(

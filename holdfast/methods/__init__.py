@@ -1,6 +1,7 @@
 """METHODS: the only registry. A new method is one file and one line here."""
 
 from holdfast.method import Method
+from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.ewc import EWC
 from holdfast.methods.la import LA
@@ -8,8 +9,10 @@ from holdfast.methods.la_merge import LAMerge
 from holdfast.methods.lwf import LwF
 from holdfast.methods.mas import MAS, Frozen
 from holdfast.methods.mtl import MTL
+from holdfast.methods.rp2f import RP2F
 from holdfast.methods.rwalk import RWalk
 from holdfast.methods.si import SI
+from holdfast.methods.upgd import UPGD
 
 METHODS: dict[str, type[Method]] = {
     "seq": Method,
@@ -22,6 +25,9 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "ancl-mas": ANCLMAS,
     "ancl-lwf": ANCLLWF,
+    "upgd": UPGD,
+    "rp2f": RP2F,
+    "adabop": AdaBOP,
     "la": LA,
     "la-merge": LAMerge,
 }

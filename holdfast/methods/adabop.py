@@ -1,0 +1,142 @@
+"""AdaBOP: updates orthogonal to old inputs, the stricter the less the new task has to do with the old."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast import importance, projection, search
+from holdfast import params as P
+from holdfast.method import Kind, Method
+from holdfast.methods.strength import Strength
+from holdfast.params import Params
+from holdfast.projection import Selection
+from holdfast.search import Choice, Decision, Trial
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner
+
+PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # of (λ_s, λ_l), from the paper's appendix
+THRESHOLDS = (0.002, 0.004)  # of ε
+GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in product(PAIRS, THRESHOLDS)]
+
+
+@dataclass
+class AdaBOP(Method):
+    """Adaptive orthogonal projection: each layer's update is projected away from the inputs of earlier tasks.
+
+    A layer whose gradient correlates with the previous task's gets the loose λ_s, the others the strict λ_l.
+    Biases are projected with their matrix. A norm acts on each entry by itself, where no projector helps: it
+    is frozen after the first task. Head rows of new labels are free, for no old output depends on them.
+    """
+
+    paper: ClassVar[str] = "Cheng, Hu, Wang, Zhang, Gao, IEEE TCSVT 2025"
+    equation: ClassVar[str] = (
+        "[W b] ← [W b] + u P,  P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min"
+    )
+    cost: ClassVar[str] = "b for the gradients at its start + E·b + b (forward) for the inputs at its end"
+    keeps: ClassVar[str] = "a matrix of second moments per linear layer, and the previous task's gradients"
+    retains: ClassVar[bool] = True
+    cannot: ClassVar[dict[str, str]] = Strength.cannot
+    strengths: ClassVar[tuple[str, ...]] = ("lam_s", "lam_l")
+    state: ClassVar[dict[str, Kind]] = {"moments": "fixed", "tokens": "fixed", "gradients": "zeros"}
+
+    lam_s: float = setting(0.03, "strength for layers related to the previous task", least=0)
+    lam_l: float = setting(0.08, "strength for the others; both 0: no projection", least=0)
+    eps: float = setting(0.002, "correlation above which a layer is related", least=0)
+    mass: float = setting(
+        4000.0,
+        "tokens that the mean moment counts for beside I; at 1 the paper's strengths let all pass",
+        least=0,
+    )
+    tau: float = setting(10.0, "largest kept eigenvalue in multiples of the least", least=1)
+    selection: Selection = setting(
+        "ratio", "kept vectors: ratio (tau), fraction (the paper) or soft (all, scaled)"
+    )
+    fraction: float = setting(0.01, "share of vectors kept by selection=fraction, at least one", least=0)
+    scale: Literal["plain", "free"] = setting(
+        "plain", "correlation as published, or free of the gradients' scale"
+    )
+    normalize: bool = setting(
+        True, "divide the projector by its norm, as published; false keeps the step size"
+    )
+
+    moments: Params = field(default_factory=dict, init=False, repr=False)
+    tokens: Params = field(default_factory=dict, init=False, repr=False)
+    gradients: Params = field(default_factory=dict, init=False, repr=False)
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """Correlate with the previous task, choose each layer's λ, build the projectors."""
+        now = self.starting_gradients(learner)
+        active = bool(self.moments) and (self.lam_s > 0 or self.lam_l > 0)
+        self.projectors = {place: self.projector(place, now) for place in self.moments} if active else {}
+        past = set(learner.past_rows)
+        new = [row for row in range(len(learner.model.head.labels)) if row not in past]
+        self.free: dict[str, Sequence[int]] = {"head.linear": new}
+
+    def projector(self, place: str, now: Params) -> torch.Tensor:
+        """One layer's projector; where its λ is 0 every direction is open."""
+        new, old = projection.joined(now, place), projection.joined(self.gradients, place)
+        related = projection.correlation(new, old, scale_free=self.scale == "free") > self.eps
+        P = projection.projector(
+            self.mass * self.moments[place],
+            self.lam_s if related else self.lam_l,
+            selection=self.selection,
+            tau=self.tau,
+            fraction=self.fraction,
+        )
+        return P / torch.linalg.norm(P) if self.normalize and self.selection != "soft" else P
+
+    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
+        """AdamW with every update projected."""
+        optimizer = super().optimizer(params)
+        if self.projectors:
+            projection.project_after_step(optimizer, params, self.projectors, self.free)
+        return optimizer
+
+    def starting_gradients(self, learner: Learner) -> Params:
+        """The mean gradient of the task where its training starts: one pass, shared by all trials."""
+        size = learner.settings.batch_size
+
+        def compute() -> Params:
+            batches = math.ceil(len(learner.train) / size)
+            learner.count("gradients", forward=batches, backward=batches)
+            with P.using(learner.model, learner.start):
+                return importance.mean_gradients(learner.model, learner.train, batch_size=size)
+
+        return learner.once("gradients", compute, each_rate=False)
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """Pool the second moments of all inputs so far, each token counting the same."""
+        self.gradients = self.starting_gradients(learner)
+        size = learner.settings.batch_size
+        learner.count("moments", forward=math.ceil(len(learner.train) / size), backward=0)
+        moments, tokens = projection.second_moments(learner.model, learner.train, batch_size=size)
+        for place, past in self.moments.items():
+            share = float(tokens[place] / (tokens[place] + self.tokens[place]))
+            moments[place] = torch.lerp(past, moments[place], share)
+            tokens[place] = tokens[place] + self.tokens[place]
+        self.moments, self.tokens = moments, tokens
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Learning rate, and the paper's grid of (λ_s, λ_l) and ε by validation score."""
+        searched = self.moments and self.selection != "fraction"
+        grid = search.unfixed(GRID if searched else [{}], learner.fixed)
+        every = learner.settings.grids == "product"
+        return Decision((yield from search.best_of_grid(learner.rates(), grid, product=every)))
+
+    def cautions(self, scenario: str) -> list[str]:
+        """With selection=fraction λ cannot matter: it changes neither eigenvectors nor their order."""
+        inert = (
+            "with selection=fraction, lam_s, lam_l and eps have no effect: only the learning rate is searched"
+        )
+        return super().cautions(scenario) + ([inert] if self.selection == "fraction" else [])

@@ -1,0 +1,119 @@
+"""RP2F: train freely, deploy the precision-weighted mean of what was and what is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from torch import Tensor, nn
+
+from holdfast import importance, search
+from holdfast import params as P
+from holdfast.equations import fuse
+from holdfast.losses import decorrelation
+from holdfast.method import Kind, Method
+from holdfast.methods.strength import Strength
+from holdfast.params import Params
+from holdfast.search import Choice, Decision, Trial
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.batches import Batch
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner
+
+GRID = (1e-5, 1e-6, 1e-7)  # of λ, as its authors suggest
+LIMIT = 2000  # samples after which perturbation importance has seen enough
+
+
+@dataclass
+class RP2F(Method):
+    """Robust Parameter Posterior Fusion: a learner runs free; what ships is its mean with the past's weights.
+
+    Each weight's precision (importance) says how much either side counts. A robustness term makes the learner
+    tolerant of being fused. Early stopping judges the fused weights; the learner itself lives in the state
+    and goes on from its own weights with the next task.
+    """
+
+    paper: ClassVar[str] = "Sun et al., ACM MM 2024"
+    equation: ClassVar[str] = (
+        "L = L_task(θ_L) + λ R(features),  θ_k = (Π θ_{k-1} + π θ_L)/(Π + π),  Π ← Π + π"
+    )
+    cost: ClassVar[str] = (
+        "E·(b + b): the importance is measured after every epoch (perturbation: once per matrix)"
+    )
+    keeps: ClassVar[str] = (
+        "the free learner's weights and the summed precision (two numbers per trainable weight)"
+    )
+    retains: ClassVar[bool] = True
+    cannot: ClassVar[dict[str, str]] = Strength.cannot
+    reduces_to_seq: ClassVar[bool | str] = "with λ = 0 the deployed weights are still fused with the past's"
+    state: ClassVar[dict[str, Kind]] = {"free": "weights", "precision": "zeros", "current": "zeros"}
+
+    lam: float = setting(1e-6, "strength of the robustness term; 0 is none", least=0)
+    importance: Literal["fisher", "perturbation"] = setting(
+        "fisher", "precision by squared gradients (the paper), or by shifted weights (its authors' own)"
+    )
+    shift: float = setting(1e-3, "how far importance=perturbation shifts a weight matrix")
+    floor: float = setting(1e-6, "least importance of importance=perturbation", least=0)
+    continues: bool = setting(True, "the learner goes on from its own weights; false: from the deployed ones")
+
+    free: Params = field(default_factory=dict, init=False, repr=False)
+    precision: Params = field(default_factory=dict, init=False, repr=False)
+    current: Params = field(default_factory=dict, init=False, repr=False)
+
+    def before_task(self, learner: Learner, task: Task) -> None:
+        """The learner takes up where it left off."""
+        self.current = {}
+        self.stepped = False
+        if self.free and self.continues:
+            P.restore(learner.model, self.free)
+
+    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """The task loss, and the features of different sentences decorrelated."""
+        self.stepped = True
+        output = model(batch)
+        terms = {"task": output.loss}
+        if self.lam > 0:
+            terms["robustness"] = self.lam * decorrelation(output.features)
+        return terms
+
+    def deployed(self, learner: Learner, task: Task) -> Params:
+        """The fused weights; learner and precision of this epoch go into the state, to be kept with them."""
+        if not self.stepped:
+            return {name: value.clone() for name, value in learner.start.items()}
+        live = P.snapshot(learner.model)
+        if not self.precision:
+            return live
+        self.free, self.current = live, self.measure(learner)
+        return fuse(learner.start, self.free, self.precision, self.current)
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """Add this task's precision to the past's; on the first task learner and deployed weights are one."""
+        if not self.precision:
+            self.free, self.precision = P.snapshot(learner.model), self.measure(learner)
+        elif self.current:
+            self.precision = {name: value + self.current[name] for name, value in self.precision.items()}
+        self.current = {}
+
+    def measure(self, learner: Learner) -> Params:
+        """π: the importance of the learner's weights on the current task."""
+        model, data, size = learner.model, learner.train, learner.settings.batch_size
+        batches = math.ceil(len(data) / size)
+        if self.importance == "fisher":
+            learner.count("importance", forward=batches, backward=batches)
+            return importance.fisher(model, data, batch_size=size)
+        matrices = sum(weight.dim() > 1 for weight in P.trainable(model).values())
+        passes = matrices * min(batches, LIMIT // size + 1)
+        learner.count("importance", forward=passes, backward=passes)
+        return importance.perturbation(
+            model, data, shift=self.shift, floor=self.floor, limit=LIMIT, batch_size=size
+        )
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Learning rate and λ by grid: λ says nothing about stability, so the best score decides."""
+        grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)
+        product = learner.settings.grids == "product"
+        return Decision((yield from search.best_of_grid(learner.rates(), grid, product=product)))
