@@ -98,10 +98,19 @@ def run(
 
 
 @app.command()
-def methods() -> None:
+def methods(
+    markdown: Annotated[
+        bool, typer.Option(help="As the page docs/methods.md, with equations and costs.")
+    ] = False,
+) -> None:
     """List the methods, their hyper-parameters, defaults and papers."""
     from holdfast.methods import METHODS
 
+    if markdown:
+        from holdfast.report import methods_page
+
+        typer.echo(methods_page(), nl=False)
+        return
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").partition("\n")[0]
         console.print(f"[bold]{name}[/bold]  {escape(summary)}  [dim]({escape(method.paper)})[/dim]")

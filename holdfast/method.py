@@ -39,6 +39,10 @@ class Method:
     equation: ClassVar[str] = "L = L_task(θ)"
     cost: ClassVar[str] = "E·b"
     """Passes over a later task's b batches in the chosen training of E epochs."""
+    two_tasks: ClassVar[str] = "E1·b1 + E2·b2"
+    """The paper's formula for two tasks, or, for a method it does not have, the like of it."""
+    extras: ClassVar[str] = "none"
+    """What we run beyond that."""
     keeps: ClassVar[str] = "nothing but the weights"
     cannot: ClassVar[dict[str, str]] = {
         "class-incremental": "forgets every earlier task almost at once",

@@ -94,6 +94,8 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
         )
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
+    for caution in learner.method.cautions(stream.scenario):
+        learner.progress.note(f"caution: {caution}")
     learner.progress.plan(len(lessons))
     for lesson_number in range(learner.tasks_seen, len(lessons)):
         lesson = learner.learn(lessons.tasks[lesson_number])

@@ -44,6 +44,8 @@ class AdaBOP(Method):
         "[W b] ← [W b] + u P,  P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min"
     )
     cost: ClassVar[str] = "b for the gradients at its start + E·b + b (forward) for the inputs at its end"
+    two_tasks: ClassVar[str] = "b1 + E1·b1 + b2 + E2·b2"
+    extras: ClassVar[str] = "b1 + b2 forward passes for the second moments"
     keeps: ClassVar[str] = "a matrix of second moments per linear layer, and the previous task's gradients"
     retains: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = Strength.cannot

@@ -58,6 +58,7 @@ class ANCLMAS(Auxiliary, AnyImportance, Quadratic):
         "L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})² + (λ_a/2) Σ_j α_aux,j (θ_j - θ_aux,j)²"
     )
     cost: ClassVar[str] = "E_aux·b + b to measure α_aux + E·b + b to measure the importance"
+    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2_aux·b2 + b2 + E2·b2"
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """The auxiliary network is the look-ahead; its importance is fresh, never pooled with the past's."""
@@ -76,6 +77,8 @@ class ANCLLWF(Auxiliary, LwF):
 
     equation: ClassVar[str] = "L = L_task(θ) + λ KD_past(z, z_{k-1}) + λ_a KD_new(z, z_aux)"
     cost: ClassVar[str] = "E_aux·b + E·(b + b + b), two more forwards for the two teachers"
+    two_tasks: ClassVar[str] = "E1·b1 + E2_aux·b2 + E2·(b2 + b2)"
+    extras: ClassVar[str] = "E2·b2, the second teacher"
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """On shared labels both teach all of them."""

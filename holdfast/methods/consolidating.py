@@ -28,6 +28,8 @@ class Consolidating(Method):
 
     keeps: ClassVar[str] = "α, the pooled importance (one number per trainable weight)"
     cost: ClassVar[str] = "E·b + b to measure the importance"
+    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·b2"
+    extras: ClassVar[str] = "b2, the last consolidation"
     state: ClassVar[dict[str, Kind]] = {"alpha": "zeros", "tasks_pooled": "number", "trace": "zeros"}
 
     pooling: Pooling = setting("mean", "how importances of several tasks are pooled")

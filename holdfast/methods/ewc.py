@@ -18,6 +18,7 @@ class EWC(Quadratic):
     paper: ClassVar[str] = "Kirkpatrick et al., PNAS 2017"
     equation: ClassVar[str] = Quadratic.equation + ",  α_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)²"
     cost: ClassVar[str] = Quadratic.cost + " (C·b with labels=expected over C labels)"
+    extras: ClassVar[str] = Quadratic.extras + "; with labels=expected C-1 more passes per measurement"
 
     labels: FisherLabels = setting("true", "labels of the Fisher: true, sample(d from the model) or expected")
 

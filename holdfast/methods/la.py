@@ -37,6 +37,7 @@ class LA(AnyImportance, Quadratic):
         "α' = λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere"
     )
     cost: ClassVar[str] = "E_la·b to look ahead + b to measure + E·b + b to measure the importance"
+    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2_la·b2 + b2 + E2·b2"
 
     down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance")
     up: float = setting(1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)")

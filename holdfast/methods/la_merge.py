@@ -31,6 +31,7 @@ class LAMerge(AnyImportance):
     paper: ClassVar[str] = "the paper's ρ as the weight of Fisher merging (Matena, Raffel, NeurIPS 2022)"
     equation: ClassVar[str] = "θ_k = θ_la + m ρ (θ_{k-1} - θ_la),  ρ = α_{k-1}/(α_{k-1} + α_la + ε)"
     cost: ClassVar[str] = "E·b + b to measure α_la + b to measure the importance"
+    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·b2 + b2"
     retains: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = Strength.cannot
     strengths: ClassVar[tuple[str, ...]] = ("merge",)

@@ -42,6 +42,7 @@ class LwF(Strength):
         "L = L_task(θ) + λ KD(z, z_{k-1}),  KD = -Σ_c q_c(z°) log q_c(z),  q = softmax(z/T)"
     )
     cost: ClassVar[str] = "E·(b + b), one more forward for the teacher"
+    two_tasks: ClassVar[str] = "E1·b1 + E2·(b2 + b2)"
 
     temperature: float = setting(2.0, "T, which softens both answers", least=1e-6)
     outputs: Literal["past", "all"] = setting(

@@ -14,6 +14,13 @@ class MTL(Method):
     """Joint training on the data of all tasks together: what continual learning is measured against."""
 
     paper: ClassVar[str] = "the upper baseline of every continual-learning paper"
+    cost: ClassVar[str] = "E·(b1 + b2 + …), once for all tasks"
+    keeps: ClassVar[str] = "the data of all tasks"
+    two_tasks: ClassVar[str] = "E·(b1 + b2)"
+    cannot: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("class-incremental", "domain-incremental"),
+        "keeps and reads the data of all tasks: not continual learning",
+    )
 
     def curriculum(self, stream: Stream) -> Stream:
         """One lesson made of all; class-incremental streams lose the balanced softmax with their order."""

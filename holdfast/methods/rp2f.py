@@ -44,6 +44,11 @@ class RP2F(Method):
     cost: ClassVar[str] = (
         "E·(b + b): the importance is measured after every epoch (perturbation: once per matrix)"
     )
+    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·(b2 + b2)"
+    extras: ClassVar[str] = (
+        "none; importance=perturbation of N matrices is E1·b1 + b1 + E2·(b2 + N·b2) in the paper, "
+        "and (N-1)·b1 more here"
+    )
     keeps: ClassVar[str] = (
         "the free learner's weights and the summed precision (two numbers per trainable weight)"
     )

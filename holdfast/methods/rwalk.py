@@ -25,6 +25,8 @@ class RWalk(Quadratic):
     paper: ClassVar[str] = "Chaudhry et al., ECCV 2018"
     equation: ClassVar[str] = Quadratic.equation + ",  α = F̂ + ŝ,  s_j += max(0, ΔL_j / (½ F_j Δθ_j² + ε))"
     cost: ClassVar[str] = "E·b"
+    two_tasks: ClassVar[str] = "E1·b1 + E2·b2"
+    extras: ClassVar[str] = "none"
     keeps: ClassVar[str] = (
         "α, the running Fisher F and the pooled score s (three numbers per trainable weight)"
     )

@@ -19,6 +19,8 @@ class SI(Quadratic):
     paper: ClassVar[str] = "Zenke, Poole, Ganguli, ICML 2017"
     equation: ClassVar[str] = Quadratic.equation + ",  α_j = Σ_k max(0, -Σ_t g_j Δθ_j) / ((θ_j - θ*_j)² + ξ)"
     cost: ClassVar[str] = "E·b"
+    two_tasks: ClassVar[str] = "E1·b1 + E2·b2"
+    extras: ClassVar[str] = "none"
 
     damping: float = setting(0.1, "xi, in squared distance: keeps the quotient finite where nothing moved")
     pooling: Pooling = setting("sum", "how importances of several tasks are pooled")

@@ -39,6 +39,7 @@ class UPGD(Method):
         "θ ← θ - c η (g + ξ)(1 - s),  s = σ(û / max û),  u ← β u + (1-β)(-g θ + ½ h θ²),  û = u/(1-β^t)"
     )
     cost: ClassVar[str] = "E·b, and two more backward passes per batch with curvature=hutchinson"
+    extras: ClassVar[str] = "2·(E1·b1 + E2·b2) backward passes with curvature=hutchinson"
     keeps: ClassVar[str] = "the running utility (one number per trainable weight) and its step counts"
     retains: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = Strength.cannot

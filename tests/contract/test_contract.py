@@ -11,6 +11,7 @@ import json
 import math
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ from holdfast.progress import Progress
 from holdfast.settings import parse
 from holdfast.store import Store
 
-every_method = pytest.mark.parametrize("name", METHODS)
+# All tests of a method on one worker: there it is taught once for all of them.
+BY_WORKER = [pytest.param(name, marks=pytest.mark.xdist_group(f"method-{name}")) for name in METHODS]
+every_method = pytest.mark.parametrize("name", BY_WORKER)
 SETTINGS = small(epochs=2)
 STREAMS = {"classes": class_stream, "domains": domain_stream}
 
@@ -145,30 +148,52 @@ torch.set_num_threads(1)
 from conftest import class_stream, make_learner, small
 from holdfast.methods import METHODS
 from holdfast.store import Store
-for name in {names!r}:
+for name in map(str.strip, sys.stdin):
     home, stream = Path({home!r}) / name, class_stream()
     learner = make_learner({model!r}, METHODS[name](), stream, small(epochs=2))
     learner.load_state(*Store(home).load())
     learner.learn(stream.tasks[2])
     Store(home).commit(*learner.state())
+    print("taught", name, flush=True)
 """
 
 
 @pytest.fixture(scope="module")
-def continued(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a fresh process has taught every method its third task."""
+def another_process(
+    tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """A process that knows nothing of this one: it loads a method's state and teaches the third task."""
     home = tmp_path_factory.mktemp("continued")
-    for name in METHODS:
-        Store(home / name).commit(*taught(tiny_bert, name, "classes").states[1])
-    script = CONTINUE.format(tests=str(TESTS), names=list(METHODS), home=str(home), model=tiny_bert)
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return home
+    script = CONTINUE.format(tests=str(TESTS), home=str(home), model=tiny_bert)
+    with (home / "errors").open("w+") as errors:
+        other = subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        assert other.stdin is not None
+        assert other.stdout is not None
+
+        def teach(name: str) -> Path:
+            print(name, file=other.stdin, flush=True)
+            if other.stdout.readline().strip() != f"taught {name}":
+                other.wait()
+                pytest.fail((home / "errors").read_text())
+            return home / name
+
+        teach.home = home
+        yield teach
+        other.stdin.close()
+        assert other.wait() == 0
 
 
 @every_method
-def test_a_fresh_process_goes_on_bit_equal(tiny_bert, continued, name):
-    tensors, meta = Store(continued / name).load()
+def test_a_fresh_process_goes_on_bit_equal(tiny_bert, another_process, name):
+    Store(another_process.home / name).commit(*taught(tiny_bert, name, "classes").states[1])
+    tensors, meta = Store(another_process(name)).load()
     expected, expected_meta = taught(tiny_bert, name, "classes").states[2]
     assert meta == expected_meta
     assert tensors.keys() == expected.keys()
@@ -391,7 +416,7 @@ def test_a_method_says_what_it_is(name):
 # less forgetting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].retains])
+@pytest.mark.parametrize("name", [one for one in BY_WORKER if METHODS[one.values[0]].retains])
 def test_it_forgets_less_than_seq(tiny_bert, name):
     """Domains whose shared words turn round: SEQ cannot keep the last one."""
     lost = {one: forgetting(taught(tiny_bert, one, "domains", 8).F) for one in ("seq", name)}

@@ -1,0 +1,55 @@
+"""docs/methods.md, written from the classes themselves."""
+
+from __future__ import annotations
+
+import inspect
+
+from holdfast.method import Method
+from holdfast.methods import METHODS
+
+HEAD = """# The methods
+
+Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps them equal.
+
+z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
+early stopping. "Keeps" is what survives a task beside the weights; it never grows with the number of tasks.
+"""
+
+COSTS = """## Passes over the data
+
+Two tasks of b1 and b2 batches, the chosen trainings only (the search apart, validation not counted). A pass
+is a forward through a batch, with or without a backward; the first column is the paper's formula (its table
+"Computation cost"), or the like of it for a method it does not have. `tests/test_cost.py` counts both columns
+in real runs; a record has the counts in `passes.chosen`.
+
+| method | two tasks | beyond the paper |
+|---|---|---|
+"""
+
+
+def methods_page() -> str:
+    """The whole page."""
+    rows = [f"| `{name}` | {method.two_tasks} | {method.extras} |" for name, method in METHODS.items()]
+    entries = "\n".join(_entry(name, method) for name, method in METHODS.items())
+    return f"{HEAD}\n{entries}\n{COSTS}" + "\n".join(rows) + "\n"
+
+
+def _entry(name: str, method: type[Method]) -> str:
+    lines = [f"## {name}", "", inspect.cleandoc(method.__doc__ or ""), "", f"    {method.equation}", ""]
+    facts = {
+        "Reference": method.paper,
+        "Cost of a later task": method.cost,
+        "Keeps": method.keeps,
+        **{f"Cannot, {scenario}": words for scenario, words in method.cannot.items()},
+    }
+    if method.reduces_to_seq is not True:
+        facts["Not equal to `seq` when switched off"] = str(method.reduces_to_seq)
+    lines += [f"- {title}: {text}" for title, text in facts.items()]
+    lines += ["", "| hyper-parameter | default | what |", "|---|---|---|"]
+    for field in method.hyper_parameters().values():
+        lines.append(f"| `{field.name}` | {_default(field.default)} | {field.metadata['help']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
