@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import cli
+from holdfast.methods import METHODS
 from holdfast.models import sources
 
 
@@ -128,6 +129,7 @@ def test_a_run_prints_its_phases_and_leaves_one_record(
     arguments = run(tmp_path, tiny_bert, folder, *columns, *caps)
     assert call(*arguments) == 0
     shown = capsys.readouterr().out
+    assert "caution: forgets every earlier task" in shown
     assert "task 1/2 a" in shown
     assert "training 1: lr 0.003" in shown
     assert "Ov " in shown
@@ -144,6 +146,7 @@ def test_a_run_prints_its_phases_and_leaves_one_record(
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in {
         ("methods",): "lambda_down",
+        ("methods", "--markdown"): "## Passes over the data",
         ("data", "list"): "home-domains",
         ("data", "show", "home", "--examples", "1"): "20 labels",
         ("models", "list"): "minilm",
@@ -151,3 +154,9 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     }.items():
         assert call(*arguments) == 0
         assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["mas", "lwf", "upgd", "rp2f", "adabop", "la-merge"])
+def test_regularisers_are_warned_about_on_class_incremental_streams(name: str) -> None:
+    assert any("closed-form head" in text for text in METHODS[name]().cautions("class-incremental"))
+    assert not any("closed-form head" in text for text in METHODS[name]().cautions("domain-incremental"))

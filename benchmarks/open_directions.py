@@ -1,0 +1,45 @@
+"""How many input directions AdaBOP leaves open in a real encoder, by strength and by mass of the moment.
+
+A moment that is a plain mean over tokens (mass 1) is small beside the identity: the published strengths then let
+every direction pass, and the method is sequential fine-tuning with smaller steps. Run: python
+benchmarks/open_directions.py --data-dir ../shared/data
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from holdfast.data import load_stream
+from holdfast.models import build_classifier
+from holdfast.projection import projector, second_moments
+from holdfast.settings import preset
+
+STRENGTHS = (0.005, 0.01, 0.03, 0.08, 0.1, 0.3)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--data-dir", type=Path, default=Path("../shared/data"))
+    arguments.add_argument("--stream", default="hwu64")
+    chosen = arguments.parse_args()
+    settings = preset("small")
+    stream = load_stream(chosen.stream, order="1", data_dir=chosen.data_dir)
+    stream = stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)
+    task = stream.tasks[0]
+    model = build_classifier("minilm", settings, seed=0, labels=stream.labels)
+    model.head.add(task.labels)
+    model.head.teach(task.labels)
+    moments, tokens = second_moments(model, model.encode(task.train))
+    print(f"{stream.name} task 1, minilm, {int(max(tokens.values()))} tokens; open directions by strength")
+    for mass in (1, 4000):
+        print(f"mass {mass}: " + "  ".join(f"{lam:g}" for lam in STRENGTHS))
+        for place, moment in moments.items():
+            kept = [round(float(torch.trace(projector(mass * moment, lam)))) for lam in STRENGTHS]
+            print(f"  {place}: {kept} of {len(moment)}")
+
+
+if __name__ == "__main__":
+    main()
