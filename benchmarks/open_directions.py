@@ -1,8 +1,8 @@
 """How many input directions AdaBOP leaves open in a real encoder, by strength and by mass of the moment.
 
-A moment that is a plain mean over tokens (mass 1) is small beside the identity: the published strengths then let
-every direction pass, and the method is sequential fine-tuning with smaller steps. Run: python
-benchmarks/open_directions.py --data-dir ../shared/data
+A moment that is a plain mean over tokens (mass 1) is small beside the identity: the published strengths then
+let every direction pass, and the method is sequential fine-tuning with smaller steps. Run it with
+python benchmarks/open_directions.py --data-dir ../shared/data
 """
 
 from __future__ import annotations
