@@ -113,7 +113,9 @@ def methods(
         return
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").partition("\n")[0]
-        console.print(f"[bold]{name}[/bold]  {escape(summary)}  [dim]({escape(method.paper)})[/dim]")
+        console.print(
+            f"[bold]{name}[/bold]  {escape(summary)}  [dim]({escape(method.facts()['Paper'])})[/dim]"
+        )
         table = Table(box=None)
         for column in ("hyper-parameter", "default", "what"):
             table.add_column(column, style="cyan" if column == "hyper-parameter" else "")

@@ -6,6 +6,8 @@ The base class *is* sequential fine-tuning (SEQ), so a penalty of strength zero 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,20 +32,23 @@ if TYPE_CHECKING:
 # How a piece of state grows with new head rows: by their values, by zeros, or not at all.
 Kind = Literal["weights", "zeros", "fixed", "number"]
 
+FACT = re.compile(r"^(Equation|Paper|Cost|Two tasks|Extras|Keeps): (.*(?:\n +.*)*)", re.MULTILINE)
+
 
 @dataclass
 class Method:
-    """Sequential fine-tuning: train on each task as it comes, hold on to nothing."""
+    """Sequential fine-tuning: train on each task as it comes, hold on to nothing.
 
-    paper: ClassVar[str] = "the lower baseline of every continual-learning paper"
-    equation: ClassVar[str] = "L = L_task(θ)"
-    cost: ClassVar[str] = "E·b"
-    """Passes over a later task's b batches in the chosen training of E epochs."""
-    two_tasks: ClassVar[str] = "E1·b1 + E2·b2"
-    """The paper's formula for two tasks, or, for a method it does not have, the like of it."""
-    extras: ClassVar[str] = "none"
-    """What we run beyond that."""
-    keeps: ClassVar[str] = "nothing but the weights"
+    Equation: L = L_task(θ)
+    Paper: the lower baseline of every continual-learning paper
+    Cost: E·b
+    Two tasks: E1·b1 + E2·b2
+    Extras: none
+    Keeps: nothing but the weights
+    """
+
+    # "Cost" is of a later task of b batches and E epochs; "Two tasks" is the paper's formula or the like of it,
+    # "Extras" what is run beyond it: docs/methods.md is written from these lines.
     cannot: ClassVar[dict[str, str]] = {
         "class-incremental": "forgets every earlier task almost at once",
         "domain-incremental": "forgets what the latest domain contradicts",
@@ -111,6 +116,17 @@ class Method:
     def cautions(self, scenario: str) -> list[str]:
         """What a user who picks this method, with these hyper-parameters, for this scenario should hear."""
         return [self.cannot[scenario]] if scenario in self.cannot else []
+
+    # ---- what it says of itself ----------------------------------------------------------------------------
+
+    @classmethod
+    def facts(cls) -> dict[str, str]:
+        """The lines "Paper: …" and so on at the end of the docstring; what it leaves out is as in its base."""
+        found: dict[str, str] = {}
+        for owner in reversed(cls.__mro__):
+            text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
+            found |= {name: " ".join(words.split()) for name, words in FACT.findall(text)}
+        return found
 
     # ---- hyper-parameters and state, as data --------------------------------------------------------
 

@@ -15,7 +15,8 @@ def test_the_page_names_every_method_with_its_paper_and_hyper_parameters():
     page = methods_page()
     for name, method in METHODS.items():
         entry = page.partition(f"## {name}\n")[2].partition("\n## ")[0]
-        assert method.paper in entry
-        assert method.equation in entry
+        facts = method.facts()
+        assert facts["Paper"] in entry
+        assert facts["Equation"] in entry
         assert all(f"| `{field}` |" in entry for field in method.hyper_parameters())
-        assert f"| `{name}` | {method.two_tasks} | {method.extras} |" in page
+        assert f"| `{name}` | {facts['Two tasks']} | {facts['Extras']} |" in page

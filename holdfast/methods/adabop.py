@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from holdfast import importance, projection, search
 from holdfast import params as P
-from holdfast.method import Kind, Method
-from holdfast.methods.strength import Strength
+from holdfast.method import Kind
+from holdfast.methods.strength import Regulariser
 from holdfast.params import Params
 from holdfast.projection import Selection
 from holdfast.search import Choice, Decision, Trial
@@ -31,24 +31,21 @@ GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in 
 
 
 @dataclass
-class AdaBOP(Method):
+class AdaBOP(Regulariser):
     """Adaptive orthogonal projection: each layer's update is projected away from the inputs of earlier tasks.
 
     A layer whose gradient correlates with the previous task's gets the loose λ_s, the others the strict λ_l.
     Biases are projected with their matrix. A norm acts on each entry by itself, where no projector helps: it
     is frozen after the first task. Head rows of new labels are free, for no old output depends on them.
+
+    Equation: [W b] ← [W b] + u P, P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min
+    Paper: Cheng, Hu, Wang, Zhang, Gao, IEEE TCSVT 2025
+    Cost: b for the gradients at its start + E·b + b (forward) for the inputs at its end
+    Two tasks: b1 + E1·b1 + b2 + E2·b2
+    Extras: b1 + b2 forward passes for the second moments
+    Keeps: a matrix of second moments per linear layer, and the previous task's gradients
     """
 
-    paper: ClassVar[str] = "Cheng, Hu, Wang, Zhang, Gao, IEEE TCSVT 2025"
-    equation: ClassVar[str] = (
-        "[W b] ← [W b] + u P,  P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min"
-    )
-    cost: ClassVar[str] = "b for the gradients at its start + E·b + b (forward) for the inputs at its end"
-    two_tasks: ClassVar[str] = "b1 + E1·b1 + b2 + E2·b2"
-    extras: ClassVar[str] = "b1 + b2 forward passes for the second moments"
-    keeps: ClassVar[str] = "a matrix of second moments per linear layer, and the previous task's gradients"
-    retains: ClassVar[bool] = True
-    cannot: ClassVar[dict[str, str]] = Strength.cannot
     strengths: ClassVar[tuple[str, ...]] = ("lam_s", "lam_l")
     state: ClassVar[dict[str, Kind]] = {"moments": "fixed", "tokens": "fixed", "gradients": "zeros"}
 

@@ -25,9 +25,11 @@ FIRST = 0.01  # of the λ_a grid
 
 @dataclass
 class Auxiliary(Strength):
-    """Two pulls: λ towards the past for stability, λ_a towards the auxiliary network for plasticity."""
+    """Two pulls: λ towards the past for stability, λ_a towards the auxiliary network for plasticity.
 
-    paper: ClassVar[str] = "Kim, Noci, Orvieto, Hofmann, CVPR 2023"
+    Paper: Kim, Noci, Orvieto, Hofmann, CVPR 2023
+    """
+
     strengths: ClassVar[tuple[str, ...]] = ("lam", "lam_a")
 
     lam_a: float = setting(0.0, "strength of the pull towards the auxiliary network; 0 is none", least=0)
@@ -52,13 +54,12 @@ class Auxiliary(Strength):
 
 @dataclass
 class ANCLMAS(Auxiliary, AnyImportance, Quadratic):
-    """ANCL over MAS: a quadratic pull to the old weights and one to the auxiliary ones, by importance."""
+    """ANCL over MAS: a quadratic pull to the old weights and one to the auxiliary ones, by importance.
 
-    equation: ClassVar[str] = (
-        "L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})² + (λ_a/2) Σ_j α_aux,j (θ_j - θ_aux,j)²"
-    )
-    cost: ClassVar[str] = "E_aux·b + b to measure α_aux + E·b + b to measure the importance"
-    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2_aux·b2 + b2 + E2·b2"
+    Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})² + (λ_a/2) Σ_j α_aux,j (θ_j - θ_aux,j)²
+    Cost: E_aux·b + b to measure α_aux + E·b + b to measure the importance
+    Two tasks: E1·b1 + b1 + E2_aux·b2 + b2 + E2·b2
+    """
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """The auxiliary network is the look-ahead; its importance is fresh, never pooled with the past's."""
@@ -73,12 +74,13 @@ class ANCLMAS(Auxiliary, AnyImportance, Quadratic):
 
 @dataclass
 class ANCLLWF(Auxiliary, LwF):
-    """ANCL over LwF: the old model teaches the old outputs, the auxiliary network those of the new task."""
+    """ANCL over LwF: the old model teaches the old outputs, the auxiliary network those of the new task.
 
-    equation: ClassVar[str] = "L = L_task(θ) + λ KD_past(z, z_{k-1}) + λ_a KD_new(z, z_aux)"
-    cost: ClassVar[str] = "E_aux·b + E·(b + b + b), two more forwards for the two teachers"
-    two_tasks: ClassVar[str] = "E1·b1 + E2_aux·b2 + E2·(b2 + b2)"
-    extras: ClassVar[str] = "E2·b2, the second teacher"
+    Equation: L = L_task(θ) + λ KD_past(z, z_{k-1}) + λ_a KD_new(z, z_aux)
+    Cost: E_aux·b + E·(b + b + b), two more forwards for the two teachers
+    Two tasks: E1·b1 + E2_aux·b2 + E2·(b2 + b2)
+    Extras: E2·b2, the second teacher
+    """
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """On shared labels both teach all of them."""

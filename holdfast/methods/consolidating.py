@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class Consolidating(Method):
-    """Measures, when a task is learnt, what mattered to it, and pools that with what mattered before."""
+    """Measures, when a task is learnt, what mattered to it, and pools that with what mattered before.
 
-    keeps: ClassVar[str] = "α, the pooled importance (one number per trainable weight)"
-    cost: ClassVar[str] = "E·b + b to measure the importance"
-    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·b2"
-    extras: ClassVar[str] = "b2, the last consolidation"
+    Cost: E·b + b to measure the importance
+    Two tasks: E1·b1 + b1 + E2·b2
+    Extras: b2, the last consolidation
+    Keeps: α, the pooled importance (one number per trainable weight)
+    """
+
     state: ClassVar[dict[str, Kind]] = {"alpha": "zeros", "tasks_pooled": "number", "trace": "zeros"}
 
     pooling: Pooling = setting("mean", "how importances of several tasks are pooled")

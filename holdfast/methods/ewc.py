@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from holdfast.estimators import Estimator, Fisher
 from holdfast.importance import FisherLabels
@@ -13,12 +12,14 @@ from holdfast.settings import setting
 
 @dataclass
 class EWC(Quadratic):
-    """Elastic weight consolidation: hold each weight as the likelihood of the labels is curved there."""
+    """Elastic weight consolidation: hold each weight as the likelihood of the labels is curved there.
 
-    paper: ClassVar[str] = "Kirkpatrick et al., PNAS 2017"
-    equation: ClassVar[str] = Quadratic.equation + ",  α_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)²"
-    cost: ClassVar[str] = Quadratic.cost + " (C·b with labels=expected over C labels)"
-    extras: ClassVar[str] = Quadratic.extras + "; with labels=expected C-1 more passes per measurement"
+    Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = (1/n) Σ_i E_y (∂ log p(y|x_i) /
+        ∂θ_j)²
+    Paper: Kirkpatrick et al., PNAS 2017
+    Cost: E·b + b to measure the importance (C·b with labels=expected over C labels)
+    Extras: b2, the last consolidation; with labels=expected C-1 more passes per measurement
+    """
 
     labels: FisherLabels = setting("true", "labels of the Fisher: true, sample(d from the model) or expected")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -29,15 +29,13 @@ class LA(AnyImportance, Quadratic):
 
     Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
     ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere lowered (λ_down).
-    """
 
-    paper: ClassVar[str] = "Suresh, Nkisi-Orji, Wiratunga: relative parameter importance (algorithm 1)"
-    equation: ClassVar[str] = (
-        "L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})²,  ρ = α_{k-1}/(α_{k-1} + α_la + ε),  "
-        "α' = λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere"
-    )
-    cost: ClassVar[str] = "E_la·b to look ahead + b to measure + E·b + b to measure the importance"
-    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2_la·b2 + b2 + E2·b2"
+    Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², ρ = α_{k-1}/(α_{k-1} + α_la + ε), α' =
+        λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere
+    Paper: Suresh, Nkisi-Orji, Wiratunga: relative parameter importance (algorithm 1)
+    Cost: E_la·b to look ahead + b to measure + E·b + b to measure the importance
+    Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
+    """
 
     down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance")
     up: float = setting(1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)")

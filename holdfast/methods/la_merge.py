@@ -12,7 +12,7 @@ from holdfast import params as P
 from holdfast import search
 from holdfast.equations import relative_importance
 from holdfast.methods.consolidating import AnyImportance
-from holdfast.methods.strength import Strength
+from holdfast.methods.strength import Regulariser
 from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LAMerge(AnyImportance):
+class LAMerge(Regulariser, AnyImportance):
     """Look ahead, then keep of each weight the past's share ρ of the old value and the rest of the new one.
 
     The search sees the look-ahead itself: the merge comes after it and costs no training of its own.
+
+    Equation: θ_k = θ_la + m ρ (θ_{k-1} - θ_la), ρ = α_{k-1}/(α_{k-1} + α_la + ε)
+    Paper: the paper's ρ as the weight of Fisher merging (Matena, Raffel, NeurIPS 2022)
+    Cost: E·b + b to measure α_la + b to measure the importance
+    Two tasks: E1·b1 + b1 + E2·b2 + b2
     """
 
-    paper: ClassVar[str] = "the paper's ρ as the weight of Fisher merging (Matena, Raffel, NeurIPS 2022)"
-    equation: ClassVar[str] = "θ_k = θ_la + m ρ (θ_{k-1} - θ_la),  ρ = α_{k-1}/(α_{k-1} + α_la + ε)"
-    cost: ClassVar[str] = "E·b + b to measure α_la + b to measure the importance"
-    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·b2 + b2"
-    retains: ClassVar[bool] = True
-    cannot: ClassVar[dict[str, str]] = Strength.cannot
     strengths: ClassVar[tuple[str, ...]] = ("merge",)
 
     merge: float = setting(1.0, "m, how much of the past's share is given back: 0 is none, 1 all", least=0)

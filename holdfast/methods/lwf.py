@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
@@ -35,14 +35,12 @@ class LwF(Strength):
     """Learning without Forgetting: on the new sentences, keep the answers of the previous model.
 
     The teacher is θ_{k-1}, where every training starts: nothing of it has to be stored.
-    """
 
-    paper: ClassVar[str] = "Li, Hoiem, ECCV 2016"
-    equation: ClassVar[str] = (
-        "L = L_task(θ) + λ KD(z, z_{k-1}),  KD = -Σ_c q_c(z°) log q_c(z),  q = softmax(z/T)"
-    )
-    cost: ClassVar[str] = "E·(b + b), one more forward for the teacher"
-    two_tasks: ClassVar[str] = "E1·b1 + E2·(b2 + b2)"
+    Equation: L = L_task(θ) + λ KD(z, z_{k-1}), KD = -Σ_c q_c(z°) log q_c(z), q = softmax(z/T)
+    Paper: Li, Hoiem, ECCV 2016
+    Cost: E·(b + b), one more forward for the teacher
+    Two tasks: E1·b1 + E2·(b2 + b2)
+    """
 
     temperature: float = setting(2.0, "T, which softens both answers", least=1e-6)
     outputs: Literal["past", "all"] = setting(

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class MAS(Quadratic):
-    """Memory Aware Synapses: hold each weight as strongly as the model's answers have depended on it."""
+    """Memory Aware Synapses: hold each weight as strongly as the model's answers have depended on it.
 
-    paper: ClassVar[str] = "Aljundi et al., ECCV 2018"
-    equation: ClassVar[str] = Quadratic.equation + ",  α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|"
+    Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|
+    Paper: Aljundi et al., ECCV 2018
+    """
 
     convention: Convention = setting("per-sample", "per sample, or as in the authors' released code (lacl)")
 
@@ -35,10 +36,12 @@ class MAS(Quadratic):
 
 @dataclass
 class Frozen(MAS):
-    """MAS with λ = ∞: only weights the past never used, such as rows of new labels, are trained."""
+    """MAS with λ = ∞: only weights the past never used, such as rows of new labels, are trained.
 
-    paper: ClassVar[str] = "the limit of MAS; a yardstick for every method that claims to balance"
-    equation: ClassVar[str] = "L = L_task(θ) with θ_j = θ_{k-1,j} wherever α_j > 0"
+    Equation: L = L_task(θ) with θ_j = θ_{k-1,j} wherever α_j > 0
+    Paper: the limit of MAS; a yardstick for every method that claims to balance
+    """
+
     cannot: ClassVar[dict[str, str]] = MAS.cannot | {
         "domain-incremental": "learns nothing after the first task once every weight is used"
     }

@@ -11,12 +11,14 @@ from holdfast.method import Method
 
 @dataclass
 class MTL(Method):
-    """Joint training on the data of all tasks together: what continual learning is measured against."""
+    """Joint training on the data of all tasks together: what continual learning is measured against.
 
-    paper: ClassVar[str] = "the upper baseline of every continual-learning paper"
-    cost: ClassVar[str] = "E·(b1 + b2 + …), once for all tasks"
-    keeps: ClassVar[str] = "the data of all tasks"
-    two_tasks: ClassVar[str] = "E·(b1 + b2)"
+    Paper: the upper baseline of every continual-learning paper
+    Cost: E·(b1 + b2 + …), once for all tasks
+    Two tasks: E·(b1 + b2)
+    Keeps: the data of all tasks
+    """
+
     cannot: ClassVar[dict[str, str]] = dict.fromkeys(
         ("class-incremental", "domain-incremental"),
         "keeps and reads the data of all tasks: not continual learning",

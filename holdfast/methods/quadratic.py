@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class Quadratic(Strength, Consolidating):
-    """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it."""
+    """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it.
 
-    equation: ClassVar[str] = "L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²"
+    Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²
+    """
+
     penalty: Literal["loss", "proximal"] = setting(
         "loss", "in the loss (the paper), or a proximal step after it"
     )

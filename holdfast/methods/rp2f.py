@@ -13,8 +13,8 @@ from holdfast import importance, search
 from holdfast import params as P
 from holdfast.equations import fuse
 from holdfast.losses import decorrelation
-from holdfast.method import Kind, Method
-from holdfast.methods.strength import Strength
+from holdfast.method import Kind
+from holdfast.methods.strength import Regulariser
 from holdfast.params import Params
 from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
@@ -29,31 +29,22 @@ LIMIT = 2000  # samples after which perturbation importance has seen enough
 
 
 @dataclass
-class RP2F(Method):
+class RP2F(Regulariser):
     """Robust Parameter Posterior Fusion: a learner runs free; what ships is its mean with the past's weights.
 
     Each weight's precision (importance) says how much either side counts. A robustness term makes the learner
     tolerant of being fused. Early stopping judges the fused weights; the learner itself lives in the state
     and goes on from its own weights with the next task.
+
+    Equation: L = L_task(θ_L) + λ R(features), θ_k = (Π θ_{k-1} + π θ_L)/(Π + π), Π ← Π + π
+    Paper: Sun et al., ACM MM 2024
+    Cost: E·(b + b): the importance is measured after every epoch (perturbation: once per matrix)
+    Two tasks: E1·b1 + b1 + E2·(b2 + b2)
+    Extras: none; importance=perturbation of N matrices is E1·b1 + b1 + E2·(b2 + N·b2) in the paper, and
+        (N-1)·b1 more here
+    Keeps: the free learner's weights and the summed precision (two numbers per trainable weight)
     """
 
-    paper: ClassVar[str] = "Sun et al., ACM MM 2024"
-    equation: ClassVar[str] = (
-        "L = L_task(θ_L) + λ R(features),  θ_k = (Π θ_{k-1} + π θ_L)/(Π + π),  Π ← Π + π"
-    )
-    cost: ClassVar[str] = (
-        "E·(b + b): the importance is measured after every epoch (perturbation: once per matrix)"
-    )
-    two_tasks: ClassVar[str] = "E1·b1 + b1 + E2·(b2 + b2)"
-    extras: ClassVar[str] = (
-        "none; importance=perturbation of N matrices is E1·b1 + b1 + E2·(b2 + N·b2) in the paper, "
-        "and (N-1)·b1 more here"
-    )
-    keeps: ClassVar[str] = (
-        "the free learner's weights and the summed precision (two numbers per trainable weight)"
-    )
-    retains: ClassVar[bool] = True
-    cannot: ClassVar[dict[str, str]] = Strength.cannot
     reduces_to_seq: ClassVar[bool | str] = "with λ = 0 the deployed weights are still fused with the past's"
     state: ClassVar[dict[str, Kind]] = {"free": "weights", "precision": "zeros", "current": "zeros"}
 

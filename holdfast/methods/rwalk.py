@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class RWalk(Quadratic):
-    """Riemannian Walk: a running Fisher plus the loss saved per step of KL divergence, in equal parts."""
+    """Riemannian Walk: a running Fisher plus the loss saved per step of KL divergence, in equal parts.
 
-    paper: ClassVar[str] = "Chaudhry et al., ECCV 2018"
-    equation: ClassVar[str] = Quadratic.equation + ",  α = F̂ + ŝ,  s_j += max(0, ΔL_j / (½ F_j Δθ_j² + ε))"
-    cost: ClassVar[str] = "E·b"
-    two_tasks: ClassVar[str] = "E1·b1 + E2·b2"
-    extras: ClassVar[str] = "none"
-    keeps: ClassVar[str] = (
-        "α, the running Fisher F and the pooled score s (three numbers per trainable weight)"
-    )
+    Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α = F̂ + ŝ, s_j += max(0, ΔL_j / (½ F_j
+        Δθ_j² + ε))
+    Paper: Chaudhry et al., ECCV 2018
+    Cost: E·b
+    Two tasks: E1·b1 + E2·b2
+    Extras: none
+    Keeps: α, the running Fisher F and the pooled score s (three numbers per trainable weight)
+    """
+
     state: ClassVar[dict[str, Kind]] = Quadratic.state | {"fisher": "zeros", "score": "zeros"}
 
     damping: float = setting(1e-3, "epsilon in the score's denominator")

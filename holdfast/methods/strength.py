@@ -21,15 +21,21 @@ LWF_START = 10.0  # where the search begins if no importance says what is strong
 
 
 @dataclass
-class Strength(Method):
-    """Task loss + λ times a term that holds on to the past."""
+class Regulariser(Method):
+    """Holds weights or answers to the past in some way, and leaves the head a trained one."""
 
-    strengths: ClassVar[tuple[str, ...]] = ("lam",)
     retains: ClassVar[bool] = True
     cannot: ClassVar[dict[str, str]] = {
         "class-incremental": "a regulariser alone does not keep classes of different tasks apart, for they "
         "never meet in training: expect far less than mtl; the cure is a closed-form head, not a larger λ"
     }
+
+
+@dataclass
+class Strength(Regulariser):
+    """Task loss + λ times a term that holds on to the past."""
+
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
 
     lam: float = setting(0.0, "strength of the hold on the past; 0 is none", least=0)
     thr: float | None = setting(

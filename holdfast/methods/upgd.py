@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 
 from holdfast import distributed, optim, search
 from holdfast import params as P
-from holdfast.method import Kind, Method
-from holdfast.methods.strength import Strength
+from holdfast.method import Kind
+from holdfast.methods.strength import Regulariser
 from holdfast.optim import Maximum, Scaling
 from holdfast.params import Params
 from holdfast.search import Choice, Decision, Trial
@@ -27,22 +27,19 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class UPGD(Method):
+class UPGD(Regulariser):
     """Utility-based Perturbed Gradient Descent: useful weights move little, useless ones freely, with noise.
 
     The second-order utility takes the head's curvature as it is (HesScale is exact there) and estimates that
     of the rest by Hutchinson's random signs. The running utility survives task boundaries: it is all memory.
+
+    Equation: θ ← θ - c η (g + ξ)(1 - s), s = σ(û / max û), u ← β u + (1-β)(-g θ + ½ h θ²), û = u/(1-β^t)
+    Paper: Elsayed, Mahmood, ICLR 2024
+    Cost: E·b, and two more backward passes per batch with curvature=hutchinson
+    Extras: 2·(E1·b1 + E2·b2) backward passes with curvature=hutchinson
+    Keeps: the running utility (one number per trainable weight) and its step counts
     """
 
-    paper: ClassVar[str] = "Elsayed, Mahmood, ICLR 2024"
-    equation: ClassVar[str] = (
-        "θ ← θ - c η (g + ξ)(1 - s),  s = σ(û / max û),  u ← β u + (1-β)(-g θ + ½ h θ²),  û = u/(1-β^t)"
-    )
-    cost: ClassVar[str] = "E·b, and two more backward passes per batch with curvature=hutchinson"
-    extras: ClassVar[str] = "2·(E1·b1 + E2·b2) backward passes with curvature=hutchinson"
-    keeps: ClassVar[str] = "the running utility (one number per trainable weight) and its step counts"
-    retains: ClassVar[bool] = True
-    cannot: ClassVar[dict[str, str]] = Strength.cannot
     reduces_to_seq: ClassVar[bool | str] = "its optimiser is a gated, noisy SGD from the first step on"
     state: ClassVar[dict[str, Kind]] = {"utility": "zeros", "steps": "fixed"}
 

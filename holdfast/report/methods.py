@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from holdfast.method import Method
+from holdfast.method import FACT, Method
 from holdfast.methods import METHODS
 
 HEAD = """# The methods
@@ -29,17 +29,20 @@ in real runs; a record has the counts in `passes.chosen`.
 
 def methods_page() -> str:
     """The whole page."""
-    rows = [f"| `{name}` | {method.two_tasks} | {method.extras} |" for name, method in METHODS.items()]
+    costs = {name: method.facts() for name, method in METHODS.items()}
+    rows = [f"| `{name}` | {cost['Two tasks']} | {cost['Extras']} |" for name, cost in costs.items()]
     entries = "\n".join(_entry(name, method) for name, method in METHODS.items())
     return f"{HEAD}\n{entries}\n{COSTS}" + "\n".join(rows) + "\n"
 
 
 def _entry(name: str, method: type[Method]) -> str:
-    lines = [f"## {name}", "", inspect.cleandoc(method.__doc__ or ""), "", f"    {method.equation}", ""]
+    told = method.facts()
+    what = FACT.sub("", inspect.cleandoc(method.__doc__ or "")).strip()
+    lines = [f"## {name}", "", what, "", f"    {told['Equation']}", ""]
     facts = {
-        "Reference": method.paper,
-        "Cost of a later task": method.cost,
-        "Keeps": method.keeps,
+        "Paper": told["Paper"],
+        "Cost of a later task": told["Cost"],
+        "Keeps": told["Keeps"],
         **{f"Cannot, {scenario}": words for scenario, words in method.cannot.items()},
     }
     if method.reduces_to_seq is not True:
