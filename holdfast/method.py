@@ -47,7 +47,7 @@ class Method:
     Keeps: nothing but the weights
     """
 
-    # "Cost" is of a later task of b batches and E epochs; "Two tasks" is the paper's formula or the like of it,
+    # "Cost" is of a later task of b batches and E epochs, "Two tasks" the paper's formula or the like of it,
     # "Extras" what is run beyond it: docs/methods.md is written from these lines.
     cannot: ClassVar[dict[str, str]] = {
         "class-incremental": "forgets every earlier task almost at once",
@@ -121,7 +121,7 @@ class Method:
 
     @classmethod
     def facts(cls) -> dict[str, str]:
-        """The lines "Paper: …" and so on at the end of the docstring; what it leaves out is as in its base."""
+        """The lines "Paper: …" and so on that end the docstring; what it leaves out is as in its base."""
         found: dict[str, str] = {}
         for owner in reversed(cls.__mro__):
             text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
