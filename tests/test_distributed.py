@@ -19,6 +19,8 @@ import torch
 from conftest import ROOT, TESTS
 from safetensors.torch import load_file
 
+from holdfast.methods import METHODS
+
 SCRIPT = """
 import sys
 sys.path[:0] = [{root!r}, {tests!r}]
@@ -104,14 +106,33 @@ sys.path[:0] = [{root!r}, {tests!r}]
 import torch
 torch.set_num_threads(1)
 from conftest import class_stream, make_learner, small
+from holdfast import distributed
 from holdfast.methods import METHODS
-stream = class_stream()
-learner = make_learner({model!r}, METHODS["seq"](), stream, small(epochs=1))
-learner.learn(stream.tasks[0])
+strengths = dict(lam=1.0, lam_a=0.1, lam_s=0.1, lam_l=0.3, eps=0.002, down=0.5, up=0.5)
+for name in METHODS:
+    stream = METHODS[name]().curriculum(class_stream())
+    method = METHODS[name]()
+    given = {{key: value for key, value in strengths.items() if key in method.hyper_parameters()}}
+    method.set(**given)
+    learner = make_learner({model!r}, method, stream, small(epochs=1), fixed=set(given))
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    tensors, _ = learner.state()
+    mine = {{f"{{g}}/{{key}}": value for g, params in tensors.items() for key, value in params.items()}}
+    theirs = [None] * distributed.processes()
+    torch.distributed.all_gather_object(theirs, mine)
+    for key, value in mine.items():
+        assert torch.isfinite(value).all(), (name, key)
+        for other in theirs:
+            assert torch.equal(other[key], value), f"{{name}}: processes disagree about {{key}}"
+    learner.accelerator.print("learnt", name)
+assert distributed.processes() == 2
 """
 
 
-def launch(script: Path, processes: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    script: Path, processes: int, *arguments: str, timeout: float = 90
+) -> subprocess.CompletedProcess[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -126,7 +147,7 @@ def launch(script: Path, processes: int, *arguments: str) -> subprocess.Complete
         command, cwd=ROOT, env=environment, stdout=-1, stderr=-1, text=True, start_new_session=True
     ) as process:
         try:
-            out, errors = process.communicate(timeout=90)
+            out, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # processes that wait for each other
             out, errors = process.communicate()
@@ -161,7 +182,10 @@ def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path, variant)
 
 
 @pytest.mark.slow
-def test_a_learner_without_a_workspace_runs_in_two_processes(tiny_bert_dry, tmp_path):
+def test_every_method_learns_in_two_processes_that_agree(tiny_bert_dry, tmp_path):
     script = write(tmp_path / "script.py", LEARNER, tiny_bert_dry)
-    done = launch(script, 2)
+    done = launch(script, 2, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("learnt")] == list(
+        METHODS
+    )

@@ -313,9 +313,8 @@ def test_prediction_depends_on_the_text_alone(tiny_bert, name):
 @every_method
 def test_the_first_task_is_seq(tiny_bert, name):
     if METHODS[name].reduces_to_seq is not True:
-        print(f"{name} is not SEQ on the first task: {METHODS[name].reduces_to_seq}")
         assert len(str(METHODS[name].reduces_to_seq)) > 10, "a reason a person can read"
-        return
+        pytest.skip(f"{name} is not SEQ on the first task: {METHODS[name].reduces_to_seq}")
     learner = taught(tiny_bert, name, "domains")
     assert_same_bits(learner.weights[0], taught(tiny_bert, "seq", "domains").weights[0])
 
@@ -326,9 +325,8 @@ def test_strengths_at_zero_are_seq(tiny_bert, name, stream):
     """From the same second start, a training with every strength at 0 is SEQ's, bit for bit."""
     method = METHODS[name]
     if method.reduces_to_seq is not True:
-        print(f"{name} with strengths at zero is not SEQ: {method.reduces_to_seq}")
         assert len(str(method.reduces_to_seq)) > 10, "a reason a person can read"
-        return
+        pytest.skip(f"{name} switched off is not SEQ: {method.reduces_to_seq}")
     tasks, ends, ended = STREAMS[stream]().tasks, [], []
     for one in ("seq", name):
         learner = make_learner(tiny_bert, METHODS[one](), STREAMS[stream](), SETTINGS)
