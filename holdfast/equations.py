@@ -82,8 +82,10 @@ def normalised(params: Params) -> Params:
     """Min-max over all weights together: the least is 0, the largest 1; all 0 where they are equal."""
     low = min((float(value.min()) for value in params.values() if value.numel()), default=0.0)
     high = max((float(value.max()) for value in params.values() if value.numel()), default=0.0)
-    scale = 1 / (high - low) if high > low else 0.0
-    return {name: (value - low) * scale for name, value in params.items()}
+    if high <= low:
+        return {name: torch.zeros_like(value) for name, value in params.items()}
+    # In double precision: squares of small gradients may span less than single precision can divide by.
+    return {name: ((v.double() - low) / (high - low)).to(v.dtype) for name, v in params.items()}
 
 
 def fuse(old: Params, learnt: Params, precision_old: Params, precision_new: Params) -> Params:

@@ -283,6 +283,8 @@ class Learner:
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Note passes over the data, in batches."""
+        if not forward and not backward:
+            return
         mine = self._passes[-1].setdefault(phase, {"forward": 0, "backward": 0})
         mine["forward"] += forward
         mine["backward"] += backward

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from holdfast import distributed
 from holdfast.errors import HoldfastError
+from holdfast.params import precise
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Scenario, Task
@@ -62,7 +63,7 @@ class Objective:
         real = labels != IGNORED
         weights = torch.zeros(len(labels), device=logits.device)
         weights[real] = self.weights.to(logits.device)[labels[real]]
-        p = (logits.float() + self.log_prior.to(logits.device)).softmax(1)
+        p = (precise(logits) + self.log_prior.to(logits.device)).softmax(1)
         return (p - p.square()) * (weights / distributed.total(weights.sum()))[:, None]
 
 

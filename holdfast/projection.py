@@ -129,7 +129,7 @@ def project_after_step(
     leave old outputs alone. `free` are rows of a layer that no old output depends on.
     """
     before: Params = {}
-    own = {place: P.to(next(iter(params.values()))) for place, P in projectors.items()}
+    own = {place: P.to(precise(next(iter(params.values())).detach())) for place, P in projectors.items()}
 
     @torch.no_grad()
     def leave(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -142,7 +142,7 @@ def project_after_step(
         allowed = {name: torch.zeros_like(value) for name, value in update.items()}
         for place, P in own.items():
             whole = joined(update, place)
-            part = whole @ P.to(whole)
+            part = whole @ P
             part[list(free.get(place, ()))] = whole[list(free.get(place, ()))]
             width = update[f"{place}.weight"].shape[1]
             allowed[f"{place}.weight"] = part[:, :width]

@@ -67,16 +67,15 @@ def pull_after_step(
         for group in own.param_groups:
             for weight in group["params"]:
                 name, r = names[weight], step_sizes(own, weight, group)
-                # λ meets the importance first: r λ alone may overflow, and infinity times 0 is no number.
-                strengths = [
-                    (r * (one.lam * precise(one.weights[name]))).clamp(max=STRONGEST) for one in pulls
-                ]
-                target, total = precise(pulls[0].anchor[name]), strengths[0]
-                for one, strength in zip(pulls[1:], strengths[1:], strict=True):
-                    total = total + strength
-                    share = torch.nan_to_num(strength / total)  # 0/0: nobody pulls here
-                    target = torch.lerp(target, precise(one.anchor[name]), share)
-                weight.copy_(pulled(weight, target, total))
+                target, total = precise(pulls[0].anchor[name]), pulls[0].lam * precise(pulls[0].weights[name])
+                for one in pulls[1:]:
+                    # The step size is common to all: shares are of λ a alone, which double precision holds.
+                    mine = one.lam * one.weights[name].double()
+                    share = torch.nan_to_num(mine / (total.double() + mine))  # 0/0: nobody pulls here
+                    target = torch.lerp(target, precise(one.anchor[name]), share.to(target.dtype))
+                    total = total + mine.to(total.dtype)
+                # λ a is bounded before it meets r: infinity times a step size of 0 is no number.
+                weight.copy_(pulled(weight, target, r * total.clamp(max=STRONGEST)))
 
     names = {weight: name for name, weight in params.items()}
     optimizer.register_step_post_hook(pull)

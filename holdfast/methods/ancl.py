@@ -38,14 +38,14 @@ class Auxiliary(Strength):
         """λ without the auxiliary network, then λ_a from 0.01 up until the new task gains; else λ_a = 0."""
         plain = yield from super().search(learner, task)
         lam = plain.trial.choice["lam"]
-        if lam == 0 or math.isinf(lam):
-            return plain  # nothing holds the new task back, or nothing can be pulled
 
         def at(lam_a: float) -> Choice:
             return plain.trial.choice | {"lam_a": lam_a}
 
-        if "lam_a" in learner.fixed:
+        if learner.tasks_seen and "lam_a" in learner.fixed:
             return Decision((yield at(self.lam_a)), plain.notes)
+        if lam == 0 or math.isinf(lam):
+            return plain  # nothing holds the new task back, or nothing can be pulled
         growth, steps = learner.settings.lam_a_growth, learner.settings.lam_a_steps
         points = [search.rounded(FIRST * growth**j) for j in range(steps)]
         trial, gained = yield from search.first_gain(points, at, plain.trial, plain.notes["gold"])

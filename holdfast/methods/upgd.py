@@ -127,7 +127,8 @@ class UPGD(Regulariser):
     def head_curvature(self, batch: Batch, given: Tensor, logits: Tensor) -> Params:
         """∂²L/∂W_ij² = Σ_n ∂²L/∂z_ni² a_nj², exact because the logits are linear in the head."""
         assert batch.objective is not None
-        second, given = batch.objective.curvature(logits, batch.labels), P.precise(given)
+        second = batch.objective.curvature(logits, batch.labels)
+        given = given.to(second.dtype)
         return {
             "head.linear.weight": distributed.total(second.T @ given.square()),
             "head.linear.bias": distributed.total(second.sum(0)),

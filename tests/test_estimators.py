@@ -1,0 +1,510 @@
+"""Estimators: the worked numbers of specs/importance_estimators.md, section 8, and naive loops over steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_importance import Features, row
+from torch import Tensor, nn
+
+from holdfast import estimators
+from holdfast.data.batches import Examples
+from holdfast.equations import normalised
+from holdfast.estimators import RWalk, Training
+from holdfast.methods import METHODS
+from holdfast.params import Params, snapshot, trainable, zeros
+from holdfast.proximal import Pull
+
+F64 = torch.float64
+
+
+def vector(*values: float, dtype: torch.dtype = F64) -> Tensor:
+    return torch.tensor(values, dtype=dtype)
+
+
+def nothing(name: str, weight: Tensor) -> float:
+    return 0.0
+
+
+class Bowl(nn.Module):
+    """½ Σ a (θ - b)², and a weight the loss does not depend on."""
+
+    def __init__(self, a: Tensor, b: Tensor, start: Tensor) -> None:
+        super().__init__()
+        self.a, self.b = a, b
+        self.theta = nn.Parameter(start.clone())
+        self.idle = nn.Parameter(torch.ones(3, dtype=start.dtype))
+
+    def loss(self) -> Tensor:
+        return 0.5 * (self.a * (self.theta - self.b).square()).sum()
+
+    def forward(self, batch: Any) -> Any:
+        return type("Output", (), {"loss": self.loss()})
+
+
+def worked_bowl(dtype: torch.dtype = F64) -> Bowl:
+    return Bowl(vector(4, 1, dtype=dtype), vector(1, -1, dtype=dtype), vector(0, 0, dtype=dtype))
+
+
+def watched_descent(
+    model: Bowl, estimator: estimators.Estimator, steps: int = 3, lr: float = 0.1
+) -> Training:
+    """Plain gradient descent under the estimator's eyes."""
+    start, trace = snapshot(model), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    estimator.observe(optimizer, trainable(model), trace, nothing)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model.loss().backward()
+        optimizer.step()
+    return Training(model, None, start, trace)
+
+
+# ---- Fisher -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worked() -> Training:
+    model = Features([[1.0, 2.0], [-1.0, 1.0]], [[0.5, -0.25], [-0.5, 0.75]])
+    return Training(model, Examples(tokens=[[0], [1]], labels=[0, 1], pad=0), snapshot(model), {})
+
+
+FISHERS = {"true": [0.27432799, 1.07599796], "expected": [0.15080276, 0.44572066]}
+
+
+@pytest.mark.parametrize("labels", FISHERS)
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_fisher_worked_numbers(worked, labels, batch_size):
+    over = Training(worked.model, worked.data, worked.start, {}, batch_size=batch_size)
+    found = estimators.Fisher(labels).finish(over)["head.linear.weight"]
+    assert torch.allclose(found, row(FISHERS[labels]), atol=1e-8)
+
+
+def test_mas_worked_numbers(worked):
+    expected = torch.tensor([[0.75, 0.75], [2.25, 3.25]], dtype=F64)
+    assert torch.allclose(estimators.MAS().finish(worked)["head.linear.weight"], expected, atol=1e-8)
+    lacl = estimators.MAS("lacl").finish(worked)["head.linear.weight"]
+    assert torch.allclose(lacl, torch.tensor([[15.0, 15.0], [5.0, 65.0]], dtype=F64), atol=1e-7)
+
+
+def test_one_drawn_label_is_the_expectation_on_average(worked):
+    many = Examples(tokens=[[0], [1]] * 50, labels=[0, 1] * 50, pad=0)
+    draws = torch.stack(
+        [
+            estimators.Fisher("sample").finish(Training(worked.model, many, worked.start, {}, 100, seed))[
+                "head.linear.weight"
+            ]
+            for seed in range(60)
+        ]
+    )
+    assert len({tuple(draw.flatten().tolist()) for draw in draws}) > 20, "seeds differ"
+    error = (draws.mean(0) - row(FISHERS["expected"])).abs()
+    # 3000 draws of each sample: the spread of the mean follows from that of the seeds.
+    assert (error < 4 * draws.std(0) / math.sqrt(len(draws))).all()
+    assert (error < 0.05 * row(FISHERS["expected"])).all()
+    assert ((draws.mean(0) - row(FISHERS["true"])).abs() > 0.3 * row(FISHERS["true"])).all()
+    again = estimators.Fisher("sample").finish(Training(worked.model, many, worked.start, {}, 100, 3))
+    assert torch.equal(again["head.linear.weight"], draws[3]), "the same seed draws the same labels"
+
+
+def test_sampled_labels_do_not_touch_the_global_generator(worked):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    estimators.Fisher("sample").finish(worked)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_passes(worked):
+    model = worked.model
+    assert estimators.MAS().passes(model) == 1
+    assert [estimators.Fisher(labels).passes(model) for labels in ("true", "sample", "expected")] == [1, 1, 2]
+    assert estimators.SI().passes(model) == RWalk().passes(model) == 0
+    model.head.add(["2"])
+    assert estimators.Fisher("expected").passes(model) == 2, "labels nobody has taught are not visited"
+    model.head.teach(["2"])
+    assert estimators.Fisher("expected").passes(model) == 3
+
+
+# ---- SI -----------------------------------------------------------------------------------------------
+
+
+def test_si_worked_path():
+    over = watched_descent(worked_bowl(), estimators.SI())
+    assert torch.allclose(over.model.theta, vector(0.784, -0.271), atol=1e-12)
+    assert torch.allclose(over.trace["path/theta"], vector(2.38336, 0.24661), atol=1e-12)
+    for damping, expected in ((0.1, (3.33497515, 1.42186680)), (1e-3, (3.87125278, 3.31282492))):
+        found = estimators.SI(damping).finish(over)["theta"]
+        assert torch.allclose(found, vector(*expected), atol=1e-8)
+
+
+def test_a_way_up_the_hill_is_worth_nothing():
+    """ω < 0 is clamped: a negative importance would make the penalty reward distance."""
+    model = worked_bowl()
+    start, trace = snapshot(model), {}
+    for step in range(3):
+        before = vector(step, -step)
+        estimators.SI().step(trace, "theta", vector(1.0, 1.0), before, before + vector(1.0, -1.0))
+    assert torch.equal(trace["path/theta"], vector(-3.0, 3.0))
+    with torch.no_grad():
+        model.theta.copy_(vector(3.0, -3.0))
+    found = estimators.SI(0.1).finish(Training(model, None, start, trace))["theta"]
+    assert torch.allclose(found, vector(0.0, 3.0 / 9.1))
+
+
+# ---- RWalk --------------------------------------------------------------------------------------------
+
+
+def test_rwalk_worked_path():
+    estimator = RWalk(damping=1e-3, interval=1)
+    over = watched_descent(worked_bowl(), estimator)
+    with torch.no_grad():  # leave the weight nobody trained out of the normalisation
+        over.model.idle.requires_grad_(False)
+    fisher, score = estimator.parts(over.model, over.trace)
+    assert torch.allclose(fisher["theta"], vector(2.54464, 0.67339), atol=1e-8)
+    assert torch.allclose(score["theta"], vector(5.40310376, 50.34557469), atol=1e-7)
+    assert torch.allclose(normalised(fisher)["theta"], vector(1.0, 0.0))
+    assert torch.allclose(normalised(score)["theta"], vector(0.0, 1.0))
+    assert torch.allclose(estimator.finish(over)["theta"], vector(1.0, 1.0))
+
+
+def naive_rwalk(
+    steps: list[tuple[float, float, float]], interval: int, damping: float, fisher: float | None = None
+) -> tuple[float, float]:
+    """F and s of one number from (gradient, before, after) of every step; the last interval may be short."""
+    score = 0.0
+    if fisher is None:
+        fisher = steps[0][0] ** 2
+    for first in range(0, len(steps), interval):
+        part = steps[first : first + interval]
+        saved = sum(-g * (after - before) for g, before, after in part)
+        moved = part[-1][2] - part[0][1]
+        score += max(0.0, saved / (0.5 * fisher * moved**2 + damping))
+        fisher = 0.9 * sum(g * g for g, *_ in part) / len(part) + 0.1 * fisher
+    return fisher, score
+
+
+def noisy_walk(steps: int, size: int = 4, seed: int = 0) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Gradients and a way that only partly follows them."""
+    generator = torch.Generator().manual_seed(seed)
+    here, found = torch.zeros(size, dtype=F64), []
+    for _ in range(steps):
+        gradient = torch.randn(size, generator=generator, dtype=F64) + vector(1.0, -0.5, 0.0, 0.2)[:size]
+        there = here - 0.05 * gradient + 0.03 * torch.randn(size, generator=generator, dtype=F64)
+        found.append((gradient, here, there))
+        here = there
+    return found
+
+
+@pytest.mark.parametrize("steps", [3, 10, 20, 23])
+@pytest.mark.parametrize("running", [False, True])
+def test_rwalk_interval_of_ten(steps, running):
+    estimator, walk = RWalk(damping=1e-3, interval=10), noisy_walk(steps)
+    model = nn.ParameterDict({"w": nn.Parameter(walk[-1][2].clone())})
+    past = vector(0.3, 2.0, 0.0, 1.0)
+    trace = {"fisher/w": past.clone()} if running else {}
+    for gradient, before, after in walk:
+        estimator.step(trace, "w", gradient, before, after)
+    noted = {key: value.clone() for key, value in trace.items()}
+    fisher, score = estimator.parts(model, trace)
+    for i in range(4):
+        entry = [(float(g[i]), float(before[i]), float(after[i])) for g, before, after in walk]
+        expected = naive_rwalk(entry, 10, 1e-3, float(past[i]) if running else None)
+        assert (float(fisher["w"][i]), float(score["w"][i])) == pytest.approx(expected, rel=1e-10)
+    assert any(float(value) > 0 for value in score["w"])
+    assert trace.keys() == noted.keys(), "looking closes no interval"
+    assert all(torch.equal(trace[key], noted[key]) for key in noted)
+    assert ("path/w" in trace) == (steps % 10 != 0)
+
+
+def test_a_weight_that_joins_later_has_intervals_of_its_own():
+    """Two weights, of which one has a gradient only from the fourth step on."""
+    estimator, walk, trace = RWalk(interval=5), noisy_walk(9), {}
+    for number, (gradient, before, after) in enumerate(walk):
+        estimator.step(trace, "early", gradient, before, after)
+        if number >= 3:
+            estimator.step(trace, "late", gradient, before, after)
+    here = walk[-1][2]
+    model = nn.ParameterDict({"early": nn.Parameter(here.clone()), "late": nn.Parameter(here.clone())})
+    fisher, score = estimator.parts(model, trace)
+    for name, own in (("early", walk), ("late", walk[3:])):
+        entry = [(float(g[0]), float(before[0]), float(after[0])) for g, before, after in own]
+        expected = naive_rwalk(entry, 5, 1e-3)
+        assert (float(fisher[name][0]), float(score[name][0])) == pytest.approx(expected, rel=1e-10)
+
+
+def test_the_parts_are_normalised_over_all_weights_together():
+    model = nn.ParameterDict({"a": nn.Parameter(torch.zeros(2)), "b": nn.Parameter(torch.zeros(1))})
+    fisher = {"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([5.0])}
+    score = {"a": torch.tensor([8.0, 4.0]), "b": torch.tensor([0.0])}
+    found = RWalk().combined(model, fisher, score)
+    assert torch.allclose(found["a"], torch.tensor([0.0 + 1.0, 0.5 + 0.5]))
+    assert torch.allclose(found["b"], torch.tensor([1.0 + 0.0]))
+
+
+# ---- what is watched: the task's gradient, the whole way ----------------------------------------------
+
+
+def regularised(penalty: str, lam: float, pulls: int = 1, name: str = "si") -> tuple[Bowl, Any]:
+    """A bowl and a method that holds it back, some way from its anchors."""
+    model = Bowl(vector(4.0, 1.0, 0.5), vector(1.0, -1.0, 2.0), vector(0.3, 0.2, -0.1))
+    method = METHODS[name](lr=0.05, penalty=penalty, lam=lam)
+    method.live = trainable(model)
+    weights = {"theta": vector(0.7, 0.0, 2.0), "idle": vector(1.0, 1.0, 1.0)}
+    method.alpha, method.trace = weights, {}
+    anchors = [snapshot(model), {name: value + 0.4 for name, value in snapshot(model).items()}]
+    anchors[1]["idle"] = model.idle.detach().clone()
+    method.pulls = {f"pull {i}": Pull(anchors[i], weights, lam) for i in range(pulls)}
+    return model, method
+
+
+def train(model: Bowl, method: Any, steps: int = 5) -> None:
+    optimizer = method.optimizer(trainable(model))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        sum(method.losses(model, None).values()).backward()
+        optimizer.step()
+
+
+def naive_path(model: Bowl, method: Any, steps: int = 5) -> Tensor:
+    """-Σ g Δθ with g from a backward pass of the task loss alone; the steps are torch's own AdamW."""
+    theta = model.theta.detach().clone().requires_grad_()
+    optimizer = torch.optim.AdamW([theta], lr=method.lr, weight_decay=0.0)
+    path = torch.zeros(3, dtype=F64)
+    for t in range(1, steps + 1):
+        task = 0.5 * (model.a * (theta - model.b).square()).sum()
+        (gradient,) = torch.autograd.grad(task, theta)
+        total = 0.5 * (model.a * (theta - model.b).square()).sum()
+        if method.penalty == "loss" and math.isfinite(method.lam):
+            for pull in method.pulls.values():
+                drift = theta - pull.anchor["theta"]
+                total = total + pull.lam / 2 * (pull.weights["theta"] * drift.square()).sum()
+        before = theta.detach().clone()
+        optimizer.zero_grad()
+        total.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for pull in method.pulls.values():
+                if math.isinf(method.lam):
+                    held = pull.weights["theta"] > 0
+                    theta[held] = pull.anchor["theta"][held]
+                elif method.penalty == "proximal":
+                    v = optimizer.state[theta]["exp_avg_sq"] / (1 - 0.999**t)
+                    c = method.lr / (v.sqrt() + 1e-8) * pull.lam * pull.weights["theta"]
+                    theta.copy_((theta + c * pull.anchor["theta"]) / (1 + c))
+        path -= gradient * (theta.detach() - before)
+    return path
+
+
+@pytest.mark.parametrize("pulls", [1, 2])
+def test_a_penalty_in_the_loss_is_taken_out_of_the_gradient(pulls):
+    model, method = regularised("loss", 3.0, pulls)
+    expected = naive_path(model, method)
+    train(model, method)
+    found = method.trace["path/theta"]
+    assert torch.allclose(found, expected, rtol=1e-10, atol=1e-14)
+    unaware, blind = regularised("loss", 3.0, pulls)
+    blind.added_gradient = nothing
+    train(unaware, blind)
+    assert torch.equal(unaware.theta, model.theta), "watching changes no step"
+    assert not torch.allclose(blind.trace["path/theta"][[0, 2]], expected[[0, 2]], rtol=1e-2)
+
+
+def test_a_proximal_pull_is_part_of_the_way():
+    model, method = regularised("proximal", 3.0)
+    expected = naive_path(model, method)
+    train(model, method)
+    assert torch.allclose(method.trace["path/theta"], expected, rtol=1e-9, atol=1e-14)
+    free, unheld = regularised("proximal", 0.0)
+    train(free, unheld)
+    assert (unheld.trace["path/theta"][[0, 2]].abs() > 1.05 * expected[[0, 2]].abs()).all(), "it must show"
+
+
+@pytest.mark.parametrize("penalty", ["loss", "proximal"])
+def test_a_held_weight_has_no_way(penalty):
+    model, method = regularised(penalty, math.inf)
+    expected = naive_path(model, method)
+    train(model, method)
+    assert torch.allclose(method.trace["path/theta"], expected, rtol=1e-10, atol=1e-14)
+    assert torch.equal(method.trace["path/theta"] == 0, torch.tensor([True, False, True]))
+
+
+@pytest.mark.parametrize("name", ["si", "rwalk"])
+def test_weights_without_a_gradient_are_skipped(name):
+    model, method = regularised("loss", 0.0, pulls=0, name=name)
+    train(model, method)
+    assert "path/theta" in method.trace
+    assert not any(key.endswith("/idle") for key in method.trace)
+    found = method.estimator().finish(Training(model, None, zeros(snapshot(model)), method.trace))
+    assert torch.equal(found["idle"], torch.zeros(3, dtype=F64))
+    assert (found["theta"] > 0).any()
+
+
+def test_a_gradient_that_comes_and_goes_is_counted_when_it_is_there():
+    model, trace = worked_bowl(), {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    estimators.SI().observe(optimizer, trainable(model), trace, nothing)
+    for used in (True, False, True):
+        optimizer.zero_grad()
+        (model.loss() if used else model.idle.sum()).backward()
+        optimizer.step()
+    two = watched_descent(worked_bowl(), estimators.SI(), steps=2)
+    assert torch.allclose(trace["path/theta"], two.trace["path/theta"], atol=1e-15)
+    assert torch.allclose(trace["path/idle"], torch.full((3,), 0.1, dtype=F64))
+
+
+# ---- precision ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [estimators.SI(), RWalk(interval=2)], ids=["si", "rwalk"])
+def test_half_precision_weights_have_a_single_precision_trace(estimator):
+    over = watched_descent(worked_bowl(torch.bfloat16), estimator, steps=5)
+    assert over.trace
+    assert {value.dtype for value in over.trace.values()} == {torch.float32}
+    found = estimator.finish(over)
+    assert {value.dtype for value in found.values()} == {torch.bfloat16}
+    assert all(torch.isfinite(value).all() for value in (*found.values(), *over.trace.values()))
+    exact = estimator.finish(watched_descent(worked_bowl(), estimator, steps=5))
+    assert torch.allclose(found["theta"].double(), exact["theta"], rtol=0.05, atol=0.05)
+
+
+def test_small_steps_of_a_half_precision_weight_add_up():
+    """1 + 2⁻⁸ is not a bfloat16: a sum kept in that precision would stand still."""
+    trace: Params = {}
+    for _ in range(1000):
+        estimators.SI().step(trace, "w", torch.tensor([-1.0]), torch.tensor([0.0]), torch.tensor([2**-8]))
+    assert float(trace["path/w"]) == pytest.approx(1000 / 256)
+    model = nn.ParameterDict({"w": nn.Parameter(torch.ones(1, dtype=torch.bfloat16))})
+    optimizer = torch.optim.SGD(model.parameters(), lr=2**-7)
+    seen: Params = {}
+    estimators.SI().observe(optimizer, trainable(model), seen, nothing)
+    for _ in range(300):
+        optimizer.zero_grad()
+        model["w"].sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            model["w"].fill_(1.0)
+    assert float(seen["path/w"]) == pytest.approx(300 * 2**-7, rel=1e-4)
+
+
+def test_double_precision_weights_have_a_double_precision_trace():
+    assert watched_descent(worked_bowl(), estimators.SI()).trace["path/theta"].dtype == F64
+
+
+# ---- nothing mattered ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("estimator", [estimators.SI(), RWalk(interval=2)], ids=["si", "rwalk"])
+def test_importance_is_exactly_zero_where_nothing_happened(estimator):
+    flat = Bowl(vector(0, 0), vector(1, -1), vector(0.5, 0.5))
+    over = watched_descent(flat, estimator, steps=5)
+    assert "path/theta" in over.trace
+    for value in estimator.finish(over).values():
+        assert torch.equal(value, torch.zeros_like(value))
+    untrained = estimator.finish(Training(flat, None, snapshot(flat), {}))
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in untrained.values())
+
+
+def test_fisher_is_exactly_zero_where_the_features_are():
+    model = Features([[0.0, 0.0]], [[0.5, -0.25], [-0.5, 0.75]])
+    over = Training(model, Examples(tokens=[[0], [0]], labels=[0, 1], pad=0), snapshot(model), {})
+    for labels in ("true", "sample", "expected"):
+        found = estimators.Fisher(labels).finish(over)
+        assert torch.equal(found["head.linear.weight"], torch.zeros(2, 2, dtype=F64))
+        assert (found["head.linear.bias"] > 0).all()
+
+
+# ---- properties ---------------------------------------------------------------------------------------
+
+numbers = st.floats(-1e6, 1e6, width=32)
+walks = st.integers(1, 4).flatmap(
+    lambda size: st.lists(
+        st.lists(st.tuples(numbers, numbers), min_size=size, max_size=size), min_size=1, max_size=6
+    )
+)
+
+
+def walked(estimator: estimators.Pathwise, steps: list[list[tuple[float, float]]]) -> Training:
+    """Go from 0 through these places, with these gradients; one weight never has any."""
+    here, trace = torch.zeros(len(steps[0])), {}
+    for step in steps:
+        gradient, there = torch.tensor(step).T.clone()
+        estimator.step(trace, "w", gradient, here, there)
+        here = there
+    model = nn.ParameterDict({"w": nn.Parameter(here.clone()), "idle": nn.Parameter(torch.ones(2))})
+    return Training(model, None, {"w": torch.zeros_like(here), "idle": torch.ones(2)}, trace)
+
+
+@given(walks, st.sampled_from([0.1, 1e-3]))
+def test_si_is_finite_and_never_negative(steps, damping):
+    estimator = estimators.SI(damping)
+    for value in estimator.finish(walked(estimator, steps)).values():
+        assert torch.isfinite(value).all()
+        assert (value >= 0).all()
+
+
+@given(walks, st.integers(1, 4))
+def test_rwalk_lies_between_0_and_2(steps, interval):
+    estimator = RWalk(interval=interval)
+    over = walked(estimator, steps)
+    fisher, score = estimator.parts(over.model, over.trace)
+    assert all((value >= 0).all() for part in (fisher, score) for value in part.values())
+    for value in estimator.finish(over).values():
+        assert torch.isfinite(value).all()
+        assert (value >= 0).all()
+        assert (value <= 2 + 1e-6).all()
+
+
+def between_0_and_1(values: list[list[float]], dtype: torch.dtype) -> None:
+    params = {str(i): torch.tensor(one, dtype=dtype) for i, one in enumerate(values)}
+    found = torch.cat(list(normalised(params).values()))
+    assert torch.isfinite(found).all()
+    assert (found >= 0).all()
+    assert (found <= 1 + 1e-6).all()
+    flat = torch.cat(list(params.values()))
+    if len(flat) and flat.min() < flat.max():
+        assert float(found[flat.argmin()]) == 0
+        assert float(found[flat.argmax()]) == pytest.approx(1, abs=1e-6)
+    else:
+        assert (found == 0).all()
+
+
+ordinary = st.floats(0, 1e6, width=32).filter(lambda value: value == 0 or value > 1e-30)
+
+
+@given(st.lists(st.lists(ordinary, max_size=4), min_size=1, max_size=4))
+def test_normalised_lies_between_0_and_1(values):
+    between_0_and_1(values, torch.float32)
+    between_0_and_1(values, F64)
+
+
+@pytest.mark.parametrize("largest", [1e-20, 1e-30, 1e-38, 1e-40, 1e-44])
+def test_normalised_of_tiny_numbers(largest):
+    """A Fisher of 1e-40 is what gradients of 1e-20 give: those of a task that is learnt already."""
+    between_0_and_1([[0.0, largest / 2], [largest]], torch.float32)
+
+
+def test_rwalk_of_a_task_that_is_learnt_already():
+    """Gradients of 1e-20 in single precision: their squares are no normal numbers any more."""
+    model = Bowl(*(vector(*values, dtype=torch.float32) for values in ((1e-20, 2e-20), (1, -1), (0, 0))))
+    estimator = RWalk(interval=2)
+    for value in estimator.finish(watched_descent(model, estimator, steps=5)).values():
+        assert torch.isfinite(value).all()
+
+
+@pytest.mark.parametrize("largest", [1e30, 3e38])
+def test_normalised_of_huge_numbers(largest):
+    between_0_and_1([[0.0, largest / 2], [largest]], torch.float32)
+
+
+def test_normalised_leaves_its_argument_alone():
+    values = {"a": torch.tensor([1.0, 3.0]), "none": torch.empty(0)}
+    found = normalised(values)
+    assert values["a"].tolist() == [1.0, 3.0]
+    assert found["a"].tolist() == [0.0, 1.0]
+    assert found["none"].shape == (0,)
+    assert normalised({}) == {}
