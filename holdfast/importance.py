@@ -82,34 +82,48 @@ def fisher(
 
 
 def perturbation(
-    model: Classifier, data: Examples, *, shift: float, floor: float, limit: int = 2000, batch_size: int = 32
+    model: Classifier,
+    data: Examples,
+    *,
+    shift: float,
+    floor: float,
+    limit: int = 2000,
+    batch_size: int = 32,
+    seed: int = 0,
 ) -> Params:
     """RP2F's importance: |∂loss/∂W| with every entry of W shifted, one matrix at a time, plus a floor.
 
-    Batch means are added up until more than `limit` samples are seen and divided by the samples (Sun et al.
-    2024, their code). Biases and norms get 1, so that they follow a plain average over tasks. On the head a
-    shift moves all logits alike and changes nothing.
+    Batch means are added up until more than `limit` samples, drawn by `seed`, are seen and divided by the
+    samples (Sun et al. 2024, their code). Biases and norms get 1, so that they follow a plain average over
+    tasks. On the head a shift moves all logits alike and changes nothing.
     """
     weights = trainable(model)
     found = {name: torch.ones_like(weight) for name, weight in weights.items()}
+    part = data.drawn((limit // batch_size + 1) * batch_size, seed)
     with eval_mode(model):
         for name, weight in weights.items():
             if weight.dim() < 2:
                 continue
-            total, samples = torch.zeros_like(weight, dtype=torch.float64), 0
-            own = weight.detach().clone()
-            with torch.no_grad():
-                weight.add_(shift)
-            for batch in data.batches(batch_size):
-                (gradient,) = _gradients(model, batch, [weight])
-                total += 0.0 if gradient is None else gradient.abs()
-                samples = min(samples + batch_size, len(data))
-                if samples > limit:
-                    break
-            with torch.no_grad():
-                weight.copy_(own)
-            found[name] = (total / samples + floor).to(weight.dtype)
+            total = torch.zeros_like(weight, dtype=torch.float64)
+            with _shifted(weight, shift):
+                for batch in part.batches(batch_size):
+                    (gradient,) = _gradients(model, batch, [weight])
+                    total += 0.0 if gradient is None else gradient.abs()
+            found[name] = (total / len(part) + floor).to(weight.dtype)
     return found
+
+
+@contextmanager
+def _shifted(weight: nn.Parameter, shift: float) -> Iterator[None]:
+    """Run the block with every entry moved by the same amount, then put the weight back."""
+    own = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight.add_(shift)
+        yield
+    finally:
+        with torch.no_grad():
+            weight.copy_(own)
 
 
 def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:

@@ -14,9 +14,9 @@ from holdfast.errors import HoldfastError, did_you_mean
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-def setting(default: Any, help: str, least: float | None = None) -> Any:
-    """A field with the help that the command line and the docs print, and the least value it may have."""
-    return field(default=default, metadata={"help": help, "least": least})
+def setting(default: Any, help: str, least: float | None = None, below: float | None = None) -> Any:
+    """A field with the help that the command line and the docs print, and the bounds of its value."""
+    return field(default=default, metadata={"help": help, "least": least, "below": below})
 
 
 @dataclass(frozen=True)
@@ -97,13 +97,17 @@ def preset(name: str) -> Settings:
 def parse(owner: type, name: str, text: str) -> Any:
     """The value of a dataclass field from what a user typed."""
     hint = get_type_hints(owner)[name]
-    least = fields_of(owner)[name].metadata["least"]
+    least, below = (fields_of(owner)[name].metadata[bound] for bound in ("least", "below"))
     try:
         value = _parse(hint, text)
         if value == () or (least is not None and value is not None and value < least):
             raise ValueError(text)
+        if below is not None and value is not None and value >= below:
+            raise ValueError(text)
     except ValueError:
-        bound = "" if least is None else f" of at least {least}"
+        bound = ("" if least is None else f" of at least {least}") + (
+            "" if below is None else f", below {below}"
+        )
         raise HoldfastError(f"--set {name}={text}: expected {_describe(hint)}{bound}") from None
     return value
 

@@ -135,3 +135,13 @@ def test_streams_are_ordered_by_name_and_labels_by_first_teaching() -> None:
     for names, message in (([], "no tasks"), (["three"], "'three'.*one, two"), (["one", "one"], "two tasks")):
         with pytest.raises(HoldfastError, match=message):
             stream.ordered(names)
+
+
+def test_a_drawn_part_is_not_the_shortest_one():
+    data = Examples(tokens=[[1] * (i + 1) for i in range(100)], labels=list(range(100)), pad=0)
+    part = data.drawn(20, seed=3)
+    assert len(part) == len(set(part.labels)) == 20
+    assert all(len(tokens) == label + 1 for tokens, label in zip(part.tokens, part.labels, strict=True))
+    assert max(part.labels) > 60
+    assert part.labels == data.drawn(20, seed=3).labels != data.drawn(20, seed=4).labels
+    assert data.drawn(100, seed=3) is data

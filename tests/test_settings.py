@@ -119,9 +119,12 @@ def test_every_field_goes_through_json_and_through_text(owner: type, name: str) 
         assert back == {name: value}
         assert type(back[name]) is type(value)
         typed = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        least = fields_of(owner)[name].metadata["least"]
+        least, below = (fields_of(owner)[name].metadata[bound] for bound in ("least", "below"))
         if value is not None and least is not None and value < least:
             with pytest.raises(HoldfastError, match=f"at least {least}"):
+                parse(owner, name, typed)
+        elif value is not None and below is not None and value >= below:
+            with pytest.raises(HoldfastError, match=f"below {below}"):
                 parse(owner, name, typed)
         else:
             assert parse(owner, name, typed) == value

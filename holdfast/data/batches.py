@@ -69,6 +69,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def drawn(self, most: int, seed: int) -> Examples:
+        """At most so many of the sentences, drawn at random: the first would be the shortest once sorted."""
+        if len(self) <= most:
+            return self
+        chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:most].tolist()
+        return replace(self, tokens=[self.tokens[i] for i in chosen], labels=[self.labels[i] for i in chosen])
+
     def batches(self, size: int, shuffle: torch.Generator | None = None) -> Iterator[Batch]:
         """This process's share of every batch: shuffled and length-bucketed, or sorted by length."""
         for indices in self.order(size, shuffle):

@@ -49,8 +49,8 @@ class AdaBOP(Regulariser):
     strengths: ClassVar[tuple[str, ...]] = ("lam_s", "lam_l")
     state: ClassVar[dict[str, Kind]] = {"moments": "fixed", "tokens": "fixed", "gradients": "zeros"}
 
-    lam_s: float = setting(0.03, "strength for layers related to the previous task", least=0)
-    lam_l: float = setting(0.08, "strength for the others; both 0: no projection", least=0)
+    lam_s: float = setting(0.03, "strength for layers related to the previous task", least=0, below=math.inf)
+    lam_l: float = setting(0.08, "strength for the others; both 0: no projection", least=0, below=math.inf)
     eps: float = setting(0.002, "correlation above which a layer is related", least=0)
     mass: float = setting(
         4000.0,
@@ -87,7 +87,7 @@ class AdaBOP(Regulariser):
         new, old = projection.joined(now, place), projection.joined(self.gradients, place)
         related = projection.correlation(new, old, scale_free=self.scale == "free") > self.eps
         P = projection.projector(
-            self.mass * self.moments[place],
+            self.mass * self.moments[place].double(),
             self.lam_s if related else self.lam_l,
             selection=self.selection,
             tau=self.tau,

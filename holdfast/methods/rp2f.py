@@ -105,7 +105,13 @@ class RP2F(Regulariser):
         passes = matrices * min(batches, LIMIT // size + 1)
         learner.count("importance", forward=passes, backward=passes)
         return importance.perturbation(
-            model, data, shift=self.shift, floor=self.floor, limit=LIMIT, batch_size=size
+            model,
+            data,
+            shift=self.shift,
+            floor=self.floor,
+            limit=LIMIT,
+            batch_size=size,
+            seed=learner.task_seed,
         )
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:

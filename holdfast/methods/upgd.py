@@ -50,7 +50,7 @@ class UPGD(Regulariser):
         "hutchinson", "of the second order: estimated for all weights but the head, or the exact head's alone"
     )
     every: int = setting(1, "steps between two measurements of the curvature", least=1)
-    beta: float = setting(0.999, "memory of the running utility", least=0)
+    beta: float = setting(0.999, "memory of the running utility", least=0, below=1)
     sigma: float = setting(1e-3, "standard deviation of the noise", least=0)
     weight_decay: float = setting(0.0, "decay of weights towards 0 per step, times the rate", least=0)
     factor: float = setting(
@@ -111,9 +111,8 @@ class UPGD(Regulariser):
         seen: list[tuple[Tensor, Tensor]] = []
         head = self.model.head.linear
         handle = head.register_forward_hook(lambda _, given, logits: seen.append((given[0], logits)))
-        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no double backward
+        with handle, sdpa_kernel(SDPBackend.MATH):  # fused attention has no double backward
             terms = super().losses(model, batch)
-        handle.remove()
         if self.curvature == "hutchinson":
             self.count("curvature", forward=0, backward=2)
             trunk = {n: w for n, w in P.trainable(self.model).items() if not n.startswith("head.")}

@@ -426,7 +426,7 @@ def second_task(
     return learner, start, trial
 
 
-STRICT = {"lam_s": 1e6, "lam_l": 1e6, "normalize": False}
+STRICT = {"lam_s": 1e4, "lam_l": 1e4, "normalize": False}
 
 
 def on_old_inputs(learner: Learner, start: Params, end: Params) -> list[float]:
