@@ -24,7 +24,7 @@ run: env
 	@$(BIN)/holdfast report $(RUNS)
 
 test: env
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2
 
 lint: env
 	$(BIN)/ruff check .

@@ -54,6 +54,7 @@ class Learner:
     """Rows of the head whose labels were taught before the current task."""
 
     # What lives no longer than the task at hand.
+    _task_key: str = field(init=False, repr=False)
     _trials: dict[str, Trial] = field(init=False, repr=False)
     _examples: dict[str, Examples] = field(init=False, repr=False)
     _shared: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
@@ -86,13 +87,15 @@ class Learner:
         self.method.admit(task)
         head = self.model.head
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
-        self.past_rows = [head.labels.index(label) for label in head.seen]
+        key = _digest(repr((task.name, task.train, task.valid)))
+        if key != self._task_key:  # a task that is begun again has taught its labels already
+            self.past_rows = [head.labels.index(label) for label in head.seen]
         head.teach(task.labels)
         if rows:
             self.method.grow(rows)
         self.model.to(self.accelerator.device)
         self._task = task
-        self._task_key = _digest(repr((task.name, task.train, task.valid)))
+        self._task_key = key
         self._start = (P.snapshot(self.model), self.method.state_dict())
         self.progress.task(self.tasks_seen + 1, task.name)
 
@@ -134,7 +137,10 @@ class Learner:
             self.progress.trial(len(self._trials) + 1, describe(choice))
             reused = path.exists()
             if not reused:
-                self._train(task, choice, path)
+                try:
+                    self._train(task, choice, path)
+                finally:
+                    self._put_back()  # after Ctrl-C in a notebook too: the task can be learnt again
             meta = read_meta(path)
             self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
             self.progress.scored(self._trials[key].score, reused)
@@ -187,7 +193,6 @@ class Learner:
         if self.accelerator.is_main_process:
             write_tensors(path, {"weights": P.snapshot(self.model), **tensors}, to_json(meta))
         self.accelerator.wait_for_everyone()
-        self._put_back()
 
     def _adopt(self, trial: Trial) -> None:
         """Make a trial the model: its weights, the state it ended with, its hyper-parameters."""
@@ -325,6 +330,7 @@ class Learner:
 
     def _begin_anew(self) -> None:
         """Forget the task: its sentences, its trials, what they shared."""
+        self._task_key = ""
         self._trials = {}
         self._examples = {}
         self._shared = {}

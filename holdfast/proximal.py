@@ -67,15 +67,15 @@ def pull_after_step(
         for group in own.param_groups:
             for weight in group["params"]:
                 name, r = names[weight], step_sizes(own, weight, group)
-                target, total = precise(pulls[0].anchor[name]), pulls[0].lam * precise(pulls[0].weights[name])
+                target, total = precise(pulls[0].anchor[name]), pulls[0].lam * pulls[0].weights[name].double()
                 for one in pulls[1:]:
                     # The step size is common to all: shares are of λ a alone, which double precision holds.
                     mine = one.lam * one.weights[name].double()
-                    share = torch.nan_to_num(mine / (total.double() + mine))  # 0/0: nobody pulls here
+                    share = torch.nan_to_num(mine / (total + mine))  # 0/0: nobody pulls here
                     target = torch.lerp(target, precise(one.anchor[name]), share.to(target.dtype))
-                    total = total + mine.to(total.dtype)
+                    total = total + mine
                 # λ a is bounded before it meets r: infinity times a step size of 0 is no number.
-                weight.copy_(pulled(weight, target, r * total.clamp(max=STRONGEST)))
+                weight.copy_(pulled(weight, target, r * total.clamp(max=STRONGEST).to(target.dtype)))
 
     names = {weight: name for name, weight in params.items()}
     optimizer.register_step_post_hook(pull)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,24 @@ def assert_same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tenso
     assert left.keys() == right.keys()
     different = [name for name in left if not torch.equal(left[name], right[name])]
     assert not different, f"{len(different)} of {len(left)} tensors differ, the first is {different[0]}"
+
+
+# ---- workers ------------------------------------------------------------------------------------------
+
+TOGETHER = re.compile(r"(tests/(?:contract/test_contract|test_cost)\.py).*\[(?:classes-|domains-)?(.*)\]")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests of one method go to one worker, where it is taught once for all of them; others go anywhere."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByMethod(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            found = TOGETHER.match(nodeid)
+            return "/".join(found.groups()) if found else nodeid
+
+    return ByMethod(config, log)
 
 
 # ---- fixtures -----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_importance import Features, row
 from torch import Tensor, nn
@@ -420,6 +420,7 @@ def test_fisher_is_exactly_zero_where_the_features_are():
 
 # ---- properties ---------------------------------------------------------------------------------------
 
+quick = settings(max_examples=100, deadline=None)
 numbers = st.floats(-1e6, 1e6, width=32)
 walks = st.integers(1, 4).flatmap(
     lambda size: st.lists(
@@ -439,6 +440,7 @@ def walked(estimator: estimators.Pathwise, steps: list[list[tuple[float, float]]
     return Training(model, None, {"w": torch.zeros_like(here), "idle": torch.ones(2)}, trace)
 
 
+@quick
 @given(walks, st.sampled_from([0.1, 1e-3]))
 def test_si_is_finite_and_never_negative(steps, damping):
     estimator = estimators.SI(damping)
@@ -447,6 +449,7 @@ def test_si_is_finite_and_never_negative(steps, damping):
         assert (value >= 0).all()
 
 
+@quick
 @given(walks, st.integers(1, 4))
 def test_rwalk_lies_between_0_and_2(steps, interval):
     estimator = RWalk(interval=interval)
@@ -476,6 +479,7 @@ def between_0_and_1(values: list[list[float]], dtype: torch.dtype) -> None:
 ordinary = st.floats(0, 1e6, width=32).filter(lambda value: value == 0 or value > 1e-30)
 
 
+@quick
 @given(st.lists(st.lists(ordinary, max_size=4), min_size=1, max_size=4))
 def test_normalised_lies_between_0_and_1(values):
     between_0_and_1(values, torch.float32)

@@ -409,3 +409,28 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
         learner.learn(classes.tasks[0])
         found.append(learner.method.alpha)
     assert_same_bits(*found)
+
+
+def test_a_task_that_was_interrupted_can_be_learnt_again(tiny_bert, classes, monkeypatch):
+    import holdfast.learner as module
+
+    whole, learner = (make_learner(tiny_bert, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
+    for one in (whole, learner):
+        one.learn(classes.tasks[0])
+    whole.learn(classes.tasks[1])
+    before = weights_of(learner)
+
+    def interrupted(model, *args, **kwargs):
+        with torch.no_grad():
+            model.head.linear.weight.add_(1.0)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(classes.tasks[1])
+    after = weights_of(learner)
+    assert all(torch.equal(after[name][: len(value)], value) for name, value in before.items())
+    assert learner.past_rows == [0, 1]
+    learner.learn(classes.tasks[1])
+    assert_same_bits(weights_of(learner), weights_of(whole))

@@ -162,6 +162,11 @@ def test_a_weight_where_both_anchors_are_stays_bit_equal(entries):
     assert torch.equal(stepped(u, (u.clone(), s), (u.clone(), s_a)), u)
 
 
+def test_equal_strengths_beyond_single_precision_meet_half_way():
+    u, one, two, s = columns([(0.0, 1.0, 2.0, 1e10), (9.0, -3.0, 5.0, 1e38)], torch.float32)
+    assert stepped(u, (one, s), (two, s), lam=1e38).tolist() == pytest.approx([1.5, 1.0], abs=1e-6)
+
+
 @pytest.mark.parametrize(("s", "s_a"), [(1e38, 1e31), (1e31, 1e38), (1e36, 3e36)])
 def test_of_two_huge_strengths_the_ratio_is_kept(s, s_a):
     u, one, two, s, s_a = columns([(0.0, 1.0, 2.0, s, s_a)], torch.float64)

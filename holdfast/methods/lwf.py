@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -42,6 +43,7 @@ class LwF(Strength):
     Two tasks: E1·b1 + E2·(b2 + b2)
     """
 
+    lam: float = setting(0.0, "strength of the distillation; 0 is none", least=0, below=math.inf)
     temperature: float = setting(2.0, "T, which softens both answers", least=1e-6)
     outputs: Literal["past", "all"] = setting(
         "past", "outputs that are taught: of labels seen before the task, or all (the authors' released code)"

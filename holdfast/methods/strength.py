@@ -53,7 +53,7 @@ class Strength(Regulariser):
 
     def plain(self, gold: Trial, lam: float) -> Choice:
         """The gold trial's hyper-parameters with a hold of this strength and nothing else."""
-        return gold.choice | {"lam": lam}
+        return gold.choice | {"lam": float(lam)}
 
     def enough(self, learner: Learner, gold: Trial) -> float:
         """The score that keeps enough of the new task."""

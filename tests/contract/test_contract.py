@@ -40,9 +40,7 @@ from holdfast.progress import Progress
 from holdfast.settings import parse
 from holdfast.store import Store
 
-# All tests of a method on one worker: there it is taught once for all of them.
-BY_WORKER = [pytest.param(name, marks=pytest.mark.xdist_group(f"method-{name}")) for name in METHODS]
-every_method = pytest.mark.parametrize("name", BY_WORKER)
+every_method = pytest.mark.parametrize("name", METHODS)
 SETTINGS = small(epochs=2)
 STREAMS = {"classes": class_stream, "domains": domain_stream}
 
@@ -416,7 +414,7 @@ def test_a_method_says_what_it_is(name):
 # less forgetting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [one for one in BY_WORKER if METHODS[one.values[0]].retains])
+@pytest.mark.parametrize("name", [name for name in METHODS if METHODS[name].retains])
 def test_it_forgets_less_than_seq(tiny_bert, name):
     """Domains whose shared words turn round: SEQ cannot keep the last one."""
     lost = {one: forgetting(taught(tiny_bert, one, "domains", 8).F) for one in ("seq", name)}
