@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from holdfast import estimators
 from holdfast.data.batches import Examples
 from holdfast.equations import normalised
+from holdfast.errors import HoldfastError
 from holdfast.estimators import RWalk, Training
 from holdfast.methods import METHODS
 from holdfast.params import Params, snapshot, trainable, zeros
 from holdfast.proximal import Pull
+from holdfast.settings import parse
 
 F64 = torch.float64
 
@@ -416,6 +418,15 @@ def test_fisher_is_exactly_zero_where_the_features_are():
         found = estimators.Fisher(labels).finish(over)
         assert torch.equal(found["head.linear.weight"], torch.zeros(2, 2, dtype=F64))
         assert (found["head.linear.bias"] > 0).all()
+
+
+@pytest.mark.parametrize("name", ["si", "rwalk"])
+@pytest.mark.parametrize("text", ["0", "-0.1"])
+def test_damping_is_above_zero(name, text):
+    """0/0 where nothing moved, or a negative importance: a user hears of it before anything is trained."""
+    assert parse(METHODS[name], "damping", "1e-3") == 1e-3
+    with pytest.raises(HoldfastError, match="damping"):
+        parse(METHODS[name], "damping", text)
 
 
 # ---- properties ---------------------------------------------------------------------------------------

@@ -422,7 +422,7 @@ def test_gates_are_open_intervals_and_monotone(values, top, exponent):
     for found in (gate(utility, float(utility.max())), gate(utility, None)):
         assert ((found > 0) & (found < 1)).all()
         order = utility.argsort()
-        assert (found[order].diff() >= 0).all()
+        assert (found[order].diff() >= -1e-15).all()  # equal utilities may differ in the last bit
         assert (found[utility >= 0] >= 0.5).all()
         assert (found[utility <= 0] <= 0.5).all()
     assert float(gate(utility, float(utility.max())).max()) == pytest.approx(logistic(1.0), abs=1e-12)

@@ -37,11 +37,17 @@ class LA(AnyImportance, Quadratic):
     Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
     """
 
-    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance")
-    up: float = setting(1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)")
-    lam_max: float = setting(0.0, "lambda beyond which the task cannot be learnt; found by the search")
-    fraction: float = setting(0.8, "cut-off tau as a fraction of the mean relative importance of a tensor")
-    tau: float | None = setting(None, "a fixed cut-off instead")
+    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance", least=0)
+    up: float = setting(
+        1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0
+    )
+    lam_max: float = setting(
+        0.0, "lambda beyond which the task cannot be learnt; found by the search", least=0
+    )
+    fraction: float = setting(
+        0.8, "cut-off tau as a fraction of the mean relative importance of a tensor", least=0
+    )
+    tau: float | None = setting(None, "a fixed cut-off instead", least=0)
     strategy: Strategy = setting("balance", "balance, cf (only hold faster) or kt (only let go)")
     modulate_head: bool = setting(False, "re-weight the head too")
     budget: int = setting(40, "trials of lambda_down and lambda_up", least=1)

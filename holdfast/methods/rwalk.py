@@ -33,7 +33,7 @@ class RWalk(Quadratic):
 
     state: ClassVar[dict[str, Kind]] = Quadratic.state | {"fisher": "zeros", "score": "zeros"}
 
-    damping: float = setting(1e-3, "epsilon in the score's denominator")
+    damping: float = setting(1e-3, "epsilon in the score's denominator", least=1e-12)
     interval: int = setting(10, "steps between two updates of Fisher and score", least=1)
     pooling: Pooling = setting("half", "how scores of several tasks are pooled; the Fisher goes on running")
 

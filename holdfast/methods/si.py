@@ -23,7 +23,9 @@ class SI(Quadratic):
     Extras: none
     """
 
-    damping: float = setting(0.1, "xi, in squared distance: keeps the quotient finite where nothing moved")
+    damping: float = setting(
+        0.1, "xi, in squared distance: keeps the quotient finite where nothing moved", least=1e-12
+    )
     pooling: Pooling = setting("sum", "how importances of several tasks are pooled")
 
     def estimator(self) -> Estimator:

@@ -157,6 +157,7 @@ def test_a_finished_run_is_not_run_again(files, tiny_bert, tmp_path, monkeypatch
     assert run(asked, tmp_path) == json.loads(json.dumps(record))
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused(files, tiny_bert, tmp_path):
     asked = spec(files, tiny_bert)
     workspace = tmp_path / ".trials" / asked.digest()
@@ -303,6 +304,7 @@ def test_sigkill_at_random_moments(files, tiny_bert, tmp_path, method):
     assert not [path for path in (out / ".trials").rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_clean(files, tiny_bert, tmp_path):
     out = tmp_path / "out"
     with subprocess.Popen(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -334,18 +335,22 @@ def test_strengths_at_zero_are_seq(tiny_bert, name, stream):
     if method.reduces_to_seq is not True:
         assert len(str(method.reduces_to_seq)) > 10, "a reason a person can read"
         pytest.skip(f"{name} switched off is not SEQ: {method.reduces_to_seq}")
-    tasks, ends, ended = STREAMS[stream]().tasks, [], []
-    for one in ("seq", name):
-        learner = make_learner(tiny_bert, METHODS[one](), STREAMS[stream](), SETTINGS)
-        learner.scenario = STREAMS[stream]().scenario
-        learner.learn(tasks[0])
-        learner.begin(tasks[1])
-        off = {"lr": 1e-2} | dict.fromkeys(METHODS[one].strengths, 0.0)
-        ends.append(learner.trial(tasks[1], off))
-        ended.append(ends[-1].params)
-    assert_same_bits(*ended)
-    assert ends[0].score == ends[1].score
-    assert ends[0].fit == ends[1].fit
+    ended, off = switched_off(tiny_bert, "seq", stream), switched_off(tiny_bert, name, stream)
+    assert_same_bits(ended.params, off.params)
+    assert ended.score == off.score
+    assert ended.fit == off.fit
+
+
+@functools.cache
+def switched_off(path: str, name: str, stream_name: str) -> Any:
+    """A second task trained with every strength at 0."""
+    stream = STREAMS[stream_name]()
+    learner = make_learner(path, METHODS[name](), stream, SETTINGS)
+    learner.scenario = stream.scenario
+    learner.learn(stream.tasks[0])
+    learner.begin(stream.tasks[1])
+    trial = learner.trial(stream.tasks[1], {"lr": 1e-2} | dict.fromkeys(METHODS[name].strengths, 0.0))
+    return SimpleNamespace(params=trial.params, score=trial.score, fit=trial.fit)
 
 
 @every_method

@@ -270,6 +270,7 @@ def pooled(measured: list[P.Params], how: str, keep: float) -> P.Params:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", POOLINGS)
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
 def test_pooling_over_three_tasks(tiny_bert, name, how, monkeypatch):
@@ -482,6 +483,7 @@ def test_lambda_zero_is_seq_bit_for_bit_in_the_proximal_form_too(tiny_bert, name
     assert_same_bits(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"),
     [
@@ -561,6 +563,7 @@ def test_la_by_hand(tiny_bert_dry, importance):
             assert_close(own, ahead)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("importance", ESTIMATORS)
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_la_modulates_any_importance(tiny_bert, importance, pooling):

@@ -22,6 +22,8 @@ from holdfast.method import Method
 from holdfast.methods import METHODS
 from holdfast.models import Classifier
 
+pytestmark = pytest.mark.slow  # every method under every condition: a minute
+
 every_method = pytest.mark.parametrize("name", METHODS)
 SHORT = {
     "epochs": 1,

@@ -296,6 +296,7 @@ def test_a_saturated_task_takes_lam_max(second):
     assert lesson.decision.trial.choice["lam"] == notes["lam_max"] > 0
 
 
+@pytest.mark.slow
 def test_lambda_is_never_raised(tiny_bert, classes):
     learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
     for task in classes.tasks[:2]:
@@ -310,6 +311,7 @@ def test_lambda_is_never_raised(tiny_bert, classes):
     assert previous in lams(lesson), "the search starts at the previous value"
 
 
+@pytest.mark.slow
 def test_after_lambda_zero_the_search_starts_at_lam_max(tiny_bert, classes):
     learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
     for task in classes.tasks[:2]:
