@@ -83,7 +83,10 @@ class Method:
         return AdamW(params.values(), lr=self.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
 
     def deployed(self, learner: Learner, task: Task) -> Params:
-        """The weights that would be shipped now: early stopping judges these. Changes nothing."""
+        """The weights that would be shipped now: early stopping judges these.
+
+        Changes neither model nor training; what belongs to these weights may be noted in the state.
+        """
         return P.snapshot(learner.model)
 
     def after_task(self, learner: Learner, task: Task) -> None:
