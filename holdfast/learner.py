@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -222,6 +223,11 @@ class Learner:
     def valid(self) -> Examples:
         """The current task's validation sentences."""
         return self._encoded("valid")
+
+    @property
+    def batches(self) -> int:
+        """How many batches one pass over the training sentences takes."""
+        return math.ceil(len(self.train) / self.settings.batch_size)
 
     @property
     def task_seed(self) -> int:

@@ -46,7 +46,9 @@ def second_moments(model: Classifier, data: Examples, *, batch_size: int = 32) -
     layers = linear_layers(model)
     device = next(model.parameters()).device
     counts = {place: torch.zeros((), dtype=torch.float64, device=device) for place in layers}
-    sums = {place: torch.zeros((), dtype=torch.float64, device=device) for place in layers}
+    # Of full size from the start: a process without a sentence of its own still takes part in the sum.
+    widths = {place: layer.in_features + _trains(layer.bias) for place, layer in layers.items()}
+    sums = {p: torch.zeros(w, w, dtype=torch.float64, device=device) for p, w in widths.items()}
     with torch.no_grad(), eval_mode(model), _inputs(layers) as given:
         for batch in data.batches(batch_size):
             if (batch.labels == IGNORED).all():
@@ -57,7 +59,7 @@ def second_moments(model: Classifier, data: Examples, *, batch_size: int = 32) -
                 model(group)
                 for place, x in given:
                     rows = _real(x, group, layers[place].bias)
-                    sums[place] = sums[place] + rows.T @ rows
+                    sums[place] += rows.T @ rows
                     counts[place] += len(rows)
     counts = {place: distributed.total(count) for place, count in counts.items()}
     means = {place: distributed.total(total) / counts[place] for place, total in sums.items()}
@@ -69,8 +71,11 @@ def _real(x: Tensor, batch: Batch, bias: nn.Parameter | None) -> Tensor:
     mask = batch.attention_mask.bool()
     rows = x[mask] if x.shape[:2] == mask.shape and x.dim() == 3 else x.reshape(-1, x.shape[-1])
     rows = rows.double()
-    constant = bias is not None and bias.requires_grad
-    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1) if constant else rows
+    return torch.cat([rows, rows.new_ones(len(rows), 1)], dim=1) if _trains(bias) else rows
+
+
+def _trains(bias: nn.Parameter | None) -> bool:
+    return bias is not None and bias.requires_grad
 
 
 @contextmanager
@@ -137,8 +142,7 @@ def project_after_step(
 
     @torch.no_grad()
     def project(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        after: dict[str, Tensor] = dict(params)
-        update = {name: precise(value) - precise(before[name]) for name, value in after.items()}
+        update = {name: precise(w.detach()) - precise(before[name]) for name, w in params.items()}
         allowed = {name: torch.zeros_like(value) for name, value in update.items()}
         for place, P in own.items():
             whole = joined(update, place)

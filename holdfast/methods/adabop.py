@@ -107,8 +107,7 @@ class AdaBOP(Regulariser):
         size = learner.settings.batch_size
 
         def compute() -> Params:
-            batches = math.ceil(len(learner.train) / size)
-            learner.count("gradients", forward=batches, backward=batches)
+            learner.count("gradients", forward=learner.batches, backward=learner.batches)
             with P.using(learner.model, learner.start):
                 return importance.mean_gradients(learner.model, learner.train, batch_size=size)
 
@@ -118,7 +117,7 @@ class AdaBOP(Regulariser):
         """Pool the second moments of all inputs so far, each token counting the same."""
         self.gradients = self.starting_gradients(learner)
         size = learner.settings.batch_size
-        learner.count("moments", forward=math.ceil(len(learner.train) / size), backward=0)
+        learner.count("moments", forward=learner.batches, backward=0)
         moments, tokens = projection.second_moments(learner.model, learner.train, batch_size=size)
         for place, past in self.moments.items():
             share = float(tokens[place] / (tokens[place] + self.tokens[place]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,7 +34,7 @@ class Consolidating(Method):
     state: ClassVar[dict[str, Kind]] = {"alpha": "zeros", "tasks_pooled": "number", "trace": "zeros"}
 
     pooling: Pooling = setting("mean", "how importances of several tasks are pooled")
-    keep: float = setting(0.5, "share of the past in pooling=ema", least=0)
+    keep: float = setting(0.5, "share of the past in pooling=ema", least=0, below=1)
 
     alpha: Params = field(default_factory=dict, init=False, repr=False)
     tasks_pooled: int = field(default=0, init=False, repr=False)
@@ -67,8 +66,8 @@ class Consolidating(Method):
     def measure(self, learner: Learner) -> Params:
         """The importance of the model's weights as they are, on the current task's training data."""
         estimator, size = self.estimator(), learner.settings.batch_size
-        batches = math.ceil(len(learner.train) / size) * estimator.passes(learner.model)
-        learner.count("importance", forward=batches, backward=batches)
+        passes = learner.batches * estimator.passes(learner.model)
+        learner.count("importance", forward=passes, backward=passes)
         return estimator.finish(
             Training(learner.model, learner.train, learner.start, self.trace, size, learner.task_seed)
         )

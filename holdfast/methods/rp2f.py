@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -97,12 +96,11 @@ class RP2F(Regulariser):
     def measure(self, learner: Learner) -> Params:
         """π: the importance of the learner's weights on the current task."""
         model, data, size = learner.model, learner.train, learner.settings.batch_size
-        batches = math.ceil(len(data) / size)
         if self.importance == "fisher":
-            learner.count("importance", forward=batches, backward=batches)
+            learner.count("importance", forward=learner.batches, backward=learner.batches)
             return importance.fisher(model, data, batch_size=size)
         matrices = sum(weight.dim() > 1 for weight in P.trainable(model).values())
-        passes = matrices * min(batches, LIMIT // size + 1)
+        passes = matrices * min(learner.batches, LIMIT // size + 1)
         learner.count("importance", forward=passes, backward=passes)
         return importance.perturbation(
             model,

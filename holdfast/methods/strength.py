@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.learner import Learner
 
 THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
-LWF_START = 10.0  # where the search begins if no importance says what is strong
+START = 10.0  # of λ, where no importance says what is strong
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Strength(Regulariser):
         """Down from the previous task's λ, or from 10: see docs/conventions.md."""
         enough = self.enough(learner, gold)
         found = yield from search.strongest(
-            self.lam or LWF_START,
+            self.lam or START,
             partial(self.plain, gold),
             lambda trial: trial.score >= enough,
             gold,
