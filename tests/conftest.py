@@ -11,6 +11,7 @@ import os
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def vocabulary() -> list[str]:
     return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
 
 
-def save_tiny_bert(path: Path, dropout: float = 0.1) -> str:
-    """A random BERT of two layers beside a WordPiece tokenizer that knows our words."""
+def save_tiny_bert(path: Path, dropout: float = 0.1, layers: int = 2) -> str:
+    """A random BERT of few layers beside a WordPiece tokenizer that knows our words."""
     path.mkdir(parents=True, exist_ok=True)
     words = vocabulary()
     disable_progress_bar()
@@ -59,7 +60,7 @@ def save_tiny_bert(path: Path, dropout: float = 0.1) -> str:
     config = BertConfig(
         vocab_size=len(words),
         hidden_size=32,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         intermediate_size=48,
         max_position_embeddings=160,
@@ -114,6 +115,15 @@ def domain_stream(sizes: dict[str, int] = SIZES) -> Stream:
         words = {mood: [*DOMAIN_WORDS[domain, mood], *[shared[i]] * 3] for i, mood in enumerate(MOODS)}
         tasks.append(toy_task(domain, words, sizes))
     return Stream("toy-domains", tuple(tasks), "domain-incremental")
+
+
+def lopsided(stream: Stream) -> Stream:
+    """The second task with fewer sentences of one label: its class weights differ."""
+    task = stream.tasks[1]
+    pairs = list(zip(task.train.texts, task.train.labels, strict=True))
+    few = [pair for pair in pairs if pair[1] == task.labels[0]][:7]
+    kept = Split.of([pair for pair in pairs if pair[1] != task.labels[0] or pair in few])
+    return replace(stream, tasks=(stream.tasks[0], replace(task, train=kept), *stream.tasks[2:]))
 
 
 def small(**changes: Any) -> Settings:
@@ -192,6 +202,12 @@ def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
 def tiny_bert_dry(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same without dropout in the encoder."""
     return save_tiny_bert(tmp_path_factory.mktemp("models") / "dry", dropout=0.0)
+
+
+@pytest.fixture(scope="session")
+def one_layer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A smaller one still, where nothing depends on two layers."""
+    return save_tiny_bert(tmp_path_factory.mktemp("models") / "one", layers=1)
 
 
 @pytest.fixture

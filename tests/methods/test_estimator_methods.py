@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, domain_stream, make_learner, save_tiny_bert, small, weights_of
+from conftest import assert_same_bits, domain_stream, make_learner, small, weights_of
 from test_la import naive_alpha, naive_importance
 from test_mas import LR, distance, dry_learner
-from transformers import BertConfig, BertModel
 
 from holdfast import equations, estimators
 from holdfast import params as P
@@ -23,16 +22,6 @@ from holdfast.methods import METHODS
 
 POOLINGS = ["mean", "sum", "max", "ema", "half"]
 SHORT = {"epochs": 1, "batch_size": 4, "rates": (3e-3,)}
-
-
-@pytest.fixture(scope="module")
-def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One layer is enough where nothing depends on two."""
-    path = tmp_path_factory.mktemp("models") / "one"
-    save_tiny_bert(path)
-    torch.manual_seed(1)
-    BertModel(BertConfig.from_pretrained(path, num_hidden_layers=1)).save_pretrained(path)
-    return str(path)
 
 
 def few(n: int = 5) -> Stream:
@@ -273,11 +262,11 @@ def pooled(measured: list[P.Params], how: str, keep: float) -> P.Params:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", POOLINGS)
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
-def test_pooling_over_three_tasks(tiny_bert, name, how, monkeypatch):
+def test_pooling_over_three_tasks(one_layer, name, how, monkeypatch):
     """RWalk pools its scores; the others the importances themselves."""
     stream = few()
     method = METHODS[name](pooling=how, keep=0.7)
-    learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam"})
+    learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
     measured: list[P.Params] = []
     if name == "rwalk":
         original = estimators.RWalk.parts
@@ -308,10 +297,10 @@ def test_pooling_over_three_tasks(tiny_bert, name, how, monkeypatch):
 # ---- RWalk over tasks ---------------------------------------------------------------------------------
 
 
-def test_the_running_fisher_runs_on(tiny_bert, classes, monkeypatch):
+def test_the_running_fisher_runs_on(one_layer, classes, monkeypatch):
     """One interval per task: F_k = 0.9 mean g² + 0.1 F_{k-1}; rows of new labels begin at 0."""
     method = METHODS["rwalk"](interval=1000, lam=1.0)
-    learner = make_learner(tiny_bert, method, classes, small(**SHORT), fixed={"lam"})
+    learner = make_learner(one_layer, method, classes, small(**SHORT), fixed={"lam"})
     squares: dict[int, dict[str, list[torch.Tensor]]] = {}
     original = estimators.RWalk.step
 
@@ -340,9 +329,9 @@ def test_the_running_fisher_runs_on(tiny_bert, classes, monkeypatch):
         assert torch.allclose(method.fisher[name], expected, rtol=1e-5, atol=1e-20), name
 
 
-def test_the_score_of_a_task_begins_at_zero_and_is_averaged(tiny_bert):
+def test_the_score_of_a_task_begins_at_zero_and_is_averaged(one_layer):
     stream, method = few(), METHODS["rwalk"](lam=1.0)
-    learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam"})
+    learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
     learner.learn(stream.tasks[0])
     first = method.state_dict()["score"]
     learner.begin(stream.tasks[1])
@@ -378,9 +367,9 @@ def test_who_keeps_a_trace():
     ],
     ids=str,
 )
-def test_the_trace_is_empty_between_tasks(tiny_bert, name, values):
+def test_the_trace_is_empty_between_tasks(one_layer, name, values):
     stream = few()
-    learner = make_learner(tiny_bert, METHODS[name](**values), stream, small(**SHORT), fixed=set(values))
+    learner = make_learner(one_layer, METHODS[name](**values), stream, small(**SHORT), fixed=set(values))
     for task in stream.tasks[:2]:
         lesson = learner.learn(task)
         assert lesson.decision.trial.read()["trace"], "the training was watched"
@@ -390,10 +379,10 @@ def test_the_trace_is_empty_between_tasks(tiny_bert, name, values):
 
 @pytest.mark.parametrize("name", ["si", "rwalk"])
 @pytest.mark.parametrize("best", [0, 2])
-def test_the_trace_goes_back_to_the_best_epoch(tiny_bert, name, best, monkeypatch):
+def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatch):
     """Bit for bit what a training of so many epochs leaves; the validation losses are made up."""
     stream = few()
-    learner = make_learner(tiny_bert, METHODS[name](), stream, small(epochs=4, batch_size=4, patience=4))
+    learner = make_learner(one_layer, METHODS[name](), stream, small(epochs=4, batch_size=4, patience=4))
     learner.learn(stream.tasks[0])
     learner.begin(stream.tasks[1])
     ends: list[P.Params] = []
@@ -432,11 +421,11 @@ def test_the_trace_goes_back_to_the_best_epoch(tiny_bert, name, best, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
-def test_both_forms_of_the_penalty_hold_back(tiny_bert, name):
+def test_both_forms_of_the_penalty_hold_back(one_layer, name):
     stream, moved = few(), {}
     for penalty in ("loss", "proximal"):
         method = METHODS[name](penalty=penalty)
-        learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam"})
+        learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
         learner.learn(stream.tasks[0])
         method.lam = 1e3 / max(float(value.max()) for value in method.alpha.values())
         alpha, lam = method.state_dict()["alpha"], method.lam
@@ -458,8 +447,8 @@ def test_both_forms_of_the_penalty_hold_back(tiny_bert, name):
 
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_lambda_infinity_holds_every_entry_the_past_needs(tiny_bert, classes, name, penalty):
-    learner = make_learner(tiny_bert, METHODS[name](penalty=penalty), classes, small(epochs=2))
+def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, name, penalty):
+    learner = make_learner(one_layer, METHODS[name](penalty=penalty), classes, small(epochs=2))
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
     start, alpha = P.snapshot(learner.model), learner.method.state_dict()["alpha"]
@@ -473,10 +462,10 @@ def test_lambda_infinity_holds_every_entry_the_past_needs(tiny_bert, classes, na
 
 
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
-def test_lambda_zero_is_seq_bit_for_bit_in_the_proximal_form_too(tiny_bert, name):
+def test_lambda_zero_is_seq_bit_for_bit_in_the_proximal_form_too(one_layer, name):
     stream, found = few(), []
     for method in (METHODS["seq"](), METHODS[name](penalty="proximal")):
-        learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam"})
+        learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
         for task in stream.tasks[:2]:
             assert kept(learner.learn(task))
         found.append(weights_of(learner))
@@ -496,12 +485,12 @@ def test_lambda_zero_is_seq_bit_for_bit_in_the_proximal_form_too(tiny_bert, name
     ],
     ids=str,
 )
-def test_importance_that_is_zero_everywhere(tiny_bert, name, values):
+def test_importance_that_is_zero_everywhere(one_layer, name, values):
     """No scale to divide by, nothing to hold, no share to give: the second task is learnt as SEQ would."""
     stream, found = few(), []
     for method in (METHODS["seq"](), METHODS[name](**values)):
         settings = small(**SHORT, lam_trials=1)
-        learner = make_learner(tiny_bert, method, stream, settings, fixed=set(values))
+        learner = make_learner(one_layer, method, stream, settings, fixed=set(values))
         learner.learn(stream.tasks[0])
         for value in getattr(method, "alpha", {}).values():
             value.zero_()
@@ -566,11 +555,11 @@ def test_la_by_hand(tiny_bert_dry, importance):
 @pytest.mark.slow
 @pytest.mark.parametrize("importance", ESTIMATORS)
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_la_modulates_any_importance(tiny_bert, importance, pooling):
+def test_la_modulates_any_importance(one_layer, importance, pooling):
     stream = few()
     values = {"lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5}
     method = METHODS["la"](importance=importance, pooling=pooling, **values)
-    learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
+    learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
     measured: list[P.Params] = []
     measure = method.measure
     method.measure = lambda own: measured.append(measure(own)) or dict(measured[-1])
@@ -615,14 +604,14 @@ def test_la_modulates_any_importance(tiny_bert, importance, pooling):
 
 
 @pytest.mark.parametrize("importance", ["si", "rwalk"])
-def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(tiny_bert, importance):
+def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, importance):
     """What a trace held before makes no difference to either."""
     stream = few()
     values = {"lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5, "importance": importance}
     found = []
     for rubbish in (False, True):
         method = METHODS["la"](**values)
-        learner = make_learner(tiny_bert, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
+        learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
         learner.learn(stream.tasks[0])
         learner.begin(stream.tasks[1])
         if rubbish:
@@ -651,9 +640,9 @@ def measured_at(learner: Learner, importance: str, params: P.Params, trace: P.Pa
 
 @pytest.mark.parametrize("importance", ESTIMATORS)
 @pytest.mark.parametrize("merge", [1.0, 0.4])
-def test_the_merge_by_hand(tiny_bert, classes, importance, merge):
+def test_the_merge_by_hand(one_layer, classes, importance, merge):
     method = METHODS["la-merge"](importance=importance, merge=merge)
-    learner = make_learner(tiny_bert, method, classes, small(epochs=2))
+    learner = make_learner(one_layer, method, classes, small(epochs=2))
     learner.learn(classes.tasks[0])
     old = P.snapshot(learner.model)
     past = method.state_dict()["alpha"]
@@ -690,10 +679,10 @@ def test_the_merge_by_hand(tiny_bert, classes, importance, merge):
         assert torch.allclose(value, expected, rtol=1e-4, atol=1e-6 * float(expected.max())), name
 
 
-def test_a_merge_of_nothing_is_seq_bit_for_bit(tiny_bert, classes):
+def test_a_merge_of_nothing_is_seq_bit_for_bit(one_layer, classes):
     found = []
     for method in (METHODS["seq"](), METHODS["la-merge"](merge=0.0), METHODS["la-merge"](merge=1.0)):
-        learner = make_learner(tiny_bert, method, classes, small(epochs=2), fixed={"merge"})
+        learner = make_learner(one_layer, method, classes, small(epochs=2), fixed={"merge"})
         for task in classes.tasks[:2]:
             learner.learn(task)
         found.append(weights_of(learner))
@@ -706,10 +695,10 @@ def test_a_merge_of_nothing_is_seq_bit_for_bit(tiny_bert, classes):
     [("mas", 1), ("fisher", 1), ("si", 0), ("rwalk", 0)],
     ids=lambda value: str(value),
 )
-def test_the_merge_costs_no_training(tiny_bert, importance, looks):
+def test_the_merge_costs_no_training(one_layer, importance, looks):
     stream: Stream = few(6)
     settings = small(epochs=2, batch_size=5, rates=(1e-2, 1e-3))
-    learner = make_learner(tiny_bert, METHODS["la-merge"](importance=importance), stream, settings)
+    learner = make_learner(one_layer, METHODS["la-merge"](importance=importance), stream, settings)
     batches = 3  # of 12 sentences
     for number, task in enumerate(stream.tasks[:2], start=1):
         lesson = learner.learn(task)
@@ -728,9 +717,9 @@ def test_the_merge_costs_no_training(tiny_bert, importance, looks):
 
 
 @pytest.mark.parametrize(("labels", "looks"), [("true", 1), ("sample", 1), ("expected", 2)])
-def test_passes_of_ewc(tiny_bert, labels, looks):
+def test_passes_of_ewc(one_layer, labels, looks):
     stream = few()
-    learner = make_learner(tiny_bert, METHODS["ewc"](labels=labels), stream, small(**SHORT))
+    learner = make_learner(one_layer, METHODS["ewc"](labels=labels), stream, small(**SHORT))
     lesson = learner.learn(stream.tasks[0])
     assert lesson.chosen_passes["importance"] == {"forward": 3 * looks, "backward": 3 * looks}
     assert lesson.chosen_passes["train"] == {"forward": 3, "backward": 3}

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import class_stream, domain_stream, make_learner, save_tiny_bert, small, weights_of
+from conftest import class_stream, domain_stream, make_learner, small, weights_of
 from torch import nn
-from transformers import BertConfig, BertModel
 
 from holdfast import params as P
 from holdfast.data.tasks import Split, Stream
@@ -33,16 +32,6 @@ SHORT = {
     "lam_steps": 1,
     "lam_a_steps": 1,
 }
-
-
-@pytest.fixture(scope="module")
-def one_layer(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A smaller BERT still: many methods have to pass here."""
-    path = tmp_path_factory.mktemp("models") / "one"
-    save_tiny_bert(path)
-    torch.manual_seed(1)
-    BertModel(BertConfig.from_pretrained(path, num_hidden_layers=1)).save_pretrained(path)
-    return str(path)
 
 
 def two(stream: Stream, sizes: tuple[int, int], *, valid: int | None = None) -> Stream:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
+from conftest import assert_same_bits, lopsided, make_learner, small, weights_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from holdfast import importance
 from holdfast import params as P
 from holdfast.data.batches import Batch, Examples
-from holdfast.data.tasks import Split, Stream
+from holdfast.data.tasks import Stream
 from holdfast.equations import fuse
 from holdfast.heads import LinearHead
 from holdfast.learner import Learner
@@ -322,15 +321,6 @@ def test_decorrelation_is_over_pairs_of_samples_not_of_features():
 # ---- a training by hand -------------------------------------------------------------------------------
 
 LR, LAM = 1e-3, 1e-3
-
-
-def lopsided(stream: Stream) -> Stream:
-    """The second task with fewer sentences of one label: its class weights differ."""
-    task = stream.tasks[1]
-    pairs = list(zip(task.train.texts, task.train.labels, strict=True))
-    few = [pair for pair in pairs if pair[1] == task.labels[0]][:7]
-    kept = Split.of([pair for pair in pairs if pair[1] != task.labels[0] or pair in few])
-    return replace(stream, tasks=(stream.tasks[0], replace(task, train=kept), *stream.tasks[2:]))
 
 
 def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learner:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
+from conftest import assert_same_bits, lopsided, make_learner, small, weights_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast import optim
 from holdfast import params as P
 from holdfast.data.batches import Batch
-from holdfast.data.tasks import Split, Stream
 from holdfast.learner import Learner
 from holdfast.losses import Objective
 from holdfast.method import Method
@@ -28,15 +26,6 @@ HEAD = "head.linear.weight"
 
 def upgd(**values: Any) -> Any:
     return METHODS["upgd"](**{"lr": LR, "sigma": SIGMA, "weight_decay": DECAY, "beta": BETA} | values)
-
-
-def lopsided(stream: Stream) -> Stream:
-    """The second task with fewer sentences of one label: its class weights differ."""
-    task = stream.tasks[1]
-    pairs = list(zip(task.train.texts, task.train.labels, strict=True))
-    few = [pair for pair in pairs if pair[1] == task.labels[0]][:7]
-    kept = Split.of([pair for pair in pairs if pair[1] != task.labels[0] or pair in few])
-    return replace(stream, tasks=(stream.tasks[0], replace(task, train=kept), *stream.tasks[2:]))
 
 
 def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
