@@ -131,6 +131,8 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "trials": trials,
         "scores": scores,
         "metrics": summarise(scores["test"]),
+        # What the finished learner says about each test sentence: paired comparisons need it.
+        "predictions": [learner.predict(task.test.texts) for task in stream],
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": _peak_memory(),

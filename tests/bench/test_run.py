@@ -21,6 +21,7 @@ from conftest import ROOT, class_stream, domain_stream
 from holdfast.bench import Spec, run
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
+from holdfast.metrics import macro_f1
 from holdfast.progress import Progress
 
 SETTINGS = [
@@ -117,6 +118,9 @@ def test_the_record(undisturbed, files, tiny_bert):
     assert record["metrics"]["CF"] == pytest.approx(lost / 2)
     assert record["metrics"]["FWT"] is None
     assert set(record["passes"]) == {"chosen", "search"}
+    stream = spec(files, tiny_bert, "mas").load_stream(None)
+    for task, said, score in zip(stream, record["predictions"], F[2], strict=True):
+        assert macro_f1(task.test.labels, said) == pytest.approx(score), "what it says scores as it scored"
     assert record["seconds"] > 0
     assert record["peak_memory"] > 2**20
     assert "torch" in record["versions"]
