@@ -31,16 +31,17 @@ LACL_CHUNK = 20
 def mas(
     model: Classifier, data: Examples, *, convention: Convention = "per-sample", batch_size: int = 32
 ) -> Params:
-    """α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j| over the logits of visible labels; labels are not used.
+    """α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|, z the logits of visible labels; labels are not used.
+
+    Under a head that is not trained z are the features themselves: importance without a head.
 
     `convention="lacl"` is the estimator of the paper's released code: the absolute value of sums over chunks
     of 20 in stored order, times 20/n, in training mode. It serves comparison only: chunks let opposite signs
     cancel and dropout adds noise.
     """
-    rows = model.head.visible_rows()
 
     def squared_norm(output: Output, batch: Batch) -> Tensor:
-        return output.logits[:, rows].square().sum(1)
+        return model.answers(output).square().sum(1)
 
     if convention == "lacl":
         return _lacl(model, data, squared_norm)

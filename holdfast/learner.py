@@ -7,36 +7,37 @@ import json
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from holdfast import params as P
 from holdfast.data.batches import Examples
-from holdfast.data.tasks import Scenario, Split, Task
-from holdfast.fit import fit
-from holdfast.lesson import Lesson, Trial
+from holdfast.data.tasks import Scenario, Split, Task, task_of
+from holdfast.fit import FitResult, fit
+from holdfast.heads import ClosedFormHead, Taught
+from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, search_passes
 from holdfast.losses import objective
 from holdfast.method import Method
-from holdfast.metrics import macro_f1
 from holdfast.models.classifier import Classifier
 from holdfast.params import Params
-from holdfast.passes import Passes, added, without
+from holdfast.passes import Ledger, Passes, added
+from holdfast.predictor import Predictor
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
 from holdfast.store import read_meta, write_tensors
 
-LOOK_AHEAD = "look-ahead"
+Part = Literal["train", "valid"]
 
 
 @dataclass
-class Learner:
+class Learner(Predictor):
     """Teaches a model one task after another, keeping the method's state and nothing else."""
 
     model: Classifier
@@ -57,27 +58,37 @@ class Learner:
     # What lives no longer than the task at hand.
     _task_key: str = field(init=False, repr=False)
     _trials: dict[str, Trial] = field(init=False, repr=False)
-    _examples: dict[str, Examples] = field(init=False, repr=False)
+    _examples: dict[tuple[str, ...], Examples] = field(init=False, repr=False)
     _shared: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
-    _borrowed: dict[str, Passes] = field(init=False, repr=False)
-    _passes: list[Passes] = field(init=False, repr=False)
+    _ledger: Ledger = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
+        self._closed = isinstance(self.model.head, ClosedFormHead)
         self._begin_anew()
 
     # ---- learning ---------------------------------------------------------------------------------
 
-    def learn(self, task: Task) -> Lesson:
-        """Search, adopt the chosen training, consolidate."""
+    def learn(self, task: Task | Sequence[str], labels: Sequence[str] | None = None) -> Lesson:
+        """Search, adopt the chosen training, consolidate.
+
+        Texts with their labels are a task too: some are held out for the choices to be made, and a
+        closed-form head takes those in as well once they have served.
+        """
+        own_split = isinstance(task, Task)
+        task = task if isinstance(task, Task) else task_of(task, labels or (), f"task {self.tasks_seen + 1}")
         self.begin(task)
         decision = self._drive(task)
         trial = self.trial(task, decision.trial.choice)
         self._adopt(trial)
-        with self._counting() as consolidation:
+        with self._ledger.counting() as consolidation:
             self.method.after_task(self, task)
+        if isinstance(self.model.head, ClosedFormHead) and not own_split:
+            self.model.head.take_in(self._vectors("valid", moved=self.method.moves))
         chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
-        lesson = Lesson(task.name, decision, list(self._trials.values()), chosen, self._search_passes(trial))
+        trials = list(self._trials.values())
+        rest = search_passes(trial, trials, self._ledger.borrowed)
+        lesson = Lesson(task.name, decision, trials, chosen, rest)
         self.tasks_seen += 1
         self._begin_anew()
         self.accelerator.wait_for_everyone()  # others may still be reading the trial
@@ -97,37 +108,41 @@ class Learner:
         self.model.to(self.accelerator.device)
         self._task = task
         self._task_key = key
-        self._start = (P.snapshot(self.model), self.method.state_dict())
+        self.start_here()
         self.progress.task(self.tasks_seen + 1, task.name)
+
+    def start_here(self) -> None:
+        """Let every training of the task start from what the model and the method are now."""
+        self._start = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
 
     def look_ahead(self, task: Task) -> Trial:
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
         off: Choice = {"lr": self.method.lr} | dict.fromkeys(self.method.strengths, 0.0)
         trial = self.trial(task, off)
-        self._borrow(LOOK_AHEAD, trial.passes)
+        self._ledger.borrow(LOOK_AHEAD, trial.passes)
         return trial
 
     @contextmanager
     def using(self, trial: Trial) -> Iterator[None]:
-        """Run the block with the weights and the method's state that a training ended with."""
-        tensors, state = trial.read(), self.method.state_dict()
-        with P.using(self.model, tensors.pop("weights")):
-            self.method.load_state_dict(tensors | trial.state)
-            try:
-                yield
-            finally:
-                self.method.load_state_dict(state)
+        """Run the block with what a training ended with: weights, the head's memory, the method's state."""
+        own = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
+        tensors = trial.read()
+        try:
+            self._become(tensors.pop("weights"), tensors | trial.state, tensors.pop("memory", {}))
+            yield
+        finally:
+            self._become(*own)
 
     def once(self, what: str, compute: Callable[[], Params], *, each_rate: bool = True) -> Params:
         """Work that trials (of one learning rate) share: done once, forgotten when the task ends."""
         key = (what, self.method.lr if each_rate else None)
         if key not in self._shared:
-            with self._borrowing() as borrowed, self._counting() as passes:
+            with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
                 value = compute()
-                self._borrow(what, passes)
+                self._ledger.borrow(what, passes)
             self._shared[key] = (value, borrowed)
         value, borrowed = self._shared[key]
-        self._borrowed |= borrowed
+        self._ledger.borrowed |= borrowed
         return value
 
     def trial(self, task: Task, choice: Choice) -> Trial:
@@ -143,6 +158,7 @@ class Learner:
                 finally:
                     self._put_back()  # after Ctrl-C in a notebook too: the task can be learnt again
             meta = read_meta(path)
+            meta["score"] = math.nan if meta["score"] is None else meta["score"]
             self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
             self.progress.scored(self._trials[key].score, reused)
         return self._trials[key]
@@ -163,10 +179,40 @@ class Learner:
             answer = self.trial(task, choice)
 
     def _train(self, task: Task, choice: Choice, path: Path) -> None:
-        with self.method.trying(choice), self._borrowing() as borrowed, self._counting() as passes:
+        with (
+            self.method.trying(choice),
+            self._ledger.borrowing() as borrowed,
+            self._ledger.counting() as passes,
+        ):
             self._put_back()
             self.method.before_task(self, task)
-            result = fit(
+            result = self._fit(task) if self.method.moves else FitResult()
+            self.count("train", forward=result.batches, backward=result.batches)
+            score, notes = self._judge(task)
+            tensors, numbers = split_state(self.method.state_dict())
+            meta = {
+                "score": score,
+                "fit": {
+                    "epochs": result.epochs,
+                    "best_epoch": result.best_epoch,
+                    "valid_loss": result.valid_loss,
+                    "diverged": result.diverged,
+                    **notes,
+                },
+                "state": numbers,
+                "passes": passes,
+                "borrowed": borrowed,
+            }
+        if self.accelerator.is_main_process:
+            write_tensors(path, self._tensors() | tensors, to_json(meta))
+        self.accelerator.wait_for_everyone()
+
+    def _fit(self, task: Task) -> FitResult:
+        """Train; under a closed-form head, by a throw-away linear one over the task's own labels."""
+        if self._closed:
+            self._vectors("train")  # as they are before the trunk moves
+        with self.model.probed(task.labels, self.seed) if self._closed else nullcontext():
+            return fit(
                 self.model,
                 self.method,
                 self.train,
@@ -177,35 +223,48 @@ class Learner:
                 deployed=lambda: self.method.deployed(self, task),
                 on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
             )
-            self.count("train", forward=result.batches, backward=result.batches)
-            tensors, numbers = split_state(self.method.state_dict())
-            meta = {
-                "score": self.score(task.valid),
-                "fit": {
-                    "epochs": result.epochs,
-                    "best_epoch": result.best_epoch,
-                    "valid_loss": result.valid_loss,
-                    "diverged": result.diverged,
-                },
-                "state": numbers,
-                "passes": passes,
-                "borrowed": borrowed,
-            }
-        if self.accelerator.is_main_process:
-            write_tensors(path, {"weights": P.snapshot(self.model), **tensors}, to_json(meta))
-        self.accelerator.wait_for_everyone()
 
     def _adopt(self, trial: Trial) -> None:
         """Make a trial the model: its weights, the state it ended with, its hyper-parameters."""
         tensors = trial.read()
-        P.restore(self.model, tensors.pop("weights"))
-        self.method.load_state_dict(tensors | trial.state)
+        self._become(tensors.pop("weights"), tensors | trial.state, tensors.pop("memory", {}))
         self.method.set(**{n: value for n, value in trial.choice.items() if n not in self.fixed})
 
     def _put_back(self) -> None:
-        params, state = self._start
-        P.restore(self.model, params)
+        self._become(*self._start)
+
+    def _become(self, weights: Params, state: dict[str, Any], memory: Params) -> None:
+        P.restore(self.model, weights)
         self.method.load_state_dict(state)
+        self.model.load_memory(memory)
+
+    # ---- a closed-form head --------------------------------------------------------------------------------
+
+    def _judge(self, task: Task) -> tuple[float, dict[str, float]]:
+        """The validation score of a training; a closed-form head takes the task in first."""
+        head, moved = self.model.head, self.method.moves
+        if not isinstance(head, ClosedFormHead):
+            return self.score(task.valid), {}
+        old, valid = self._vectors("train"), self._vectors("valid", moved=moved)
+        notes = head.learn(old, self._vectors("train", moved=True) if moved else old, valid)
+        return head.score(valid), notes
+
+    def cross_validated(self) -> tuple[float, float]:
+        """The closed-form head's score on the task's training sentences, left out in turn, and its error."""
+        assert isinstance(self.model.head, ClosedFormHead)
+        return self.model.head.cross_validated(self._vectors("train"))
+
+    def _vectors(self, part: Part, *, moved: bool = False) -> Taught:
+        """Sentence vectors of the task: at its start (computed once), or where the weights have gone."""
+        split: Split = getattr(self._task, part)
+
+        def compute() -> Params:
+            if part == "train":  # validation is not counted
+                self.count("moved features" if moved else "features", forward=self.batches, backward=0)
+            return {part: self.model.embed(split.texts)}
+
+        found = compute() if moved else self.once(f"{part} features", compute, each_rate=False)
+        return Taught(found[part], split.labels)
 
     # ---- the task at hand, encoded once -----------------------------------------------------------------
 
@@ -234,36 +293,21 @@ class Learner:
         """Randomness is keyed by (seed, task): every phase and trial sees the same batches and dropout."""
         return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
 
-    def _encoded(self, part: Any) -> Examples:
-        if part not in self._examples:
-            head = self.model.head
+    def _encoded(self, part: Part) -> Examples:
+        head = self.model.head
+        key = (part, *head.labels)
+        if key not in self._examples:
+            # A throw-away head knows the labels of this task only: there is no past to balance against.
             loss = objective(
-                self.scenario,
+                "domain-incremental" if self._closed else self.scenario,
                 self._task,
                 part,
                 rows=head.labels,
                 seen=head.seen,
                 class_weights=self.settings.class_weights,
             )
-            self._examples[part] = self.model.encode(getattr(self._task, part), loss)
-        return self._examples[part]
-
-    # ---- predicting -------------------------------------------------------------------------------------
-
-    @property
-    def classes_(self) -> list[str]:
-        """The labels a prediction may have."""
-        return [self.model.head.labels[row] for row in self.model.head.visible_rows()]
-
-    def predict(self, texts: Sequence[str]) -> list[str]:
-        """The label of each text: argmax of raw logits. Nobody says which task it is from."""
-        classes = self.classes_
-        rows = self.model.head.visible_rows()
-        return [classes[i] for i in self.model.logits(texts)[:, rows].argmax(1).tolist()]
-
-    def score(self, split: Split) -> float:
-        """Macro-F1 on a split."""
-        return macro_f1(split.labels, self.predict(split.texts))
+            self._examples[key] = self.model.encode(getattr(self._task, part), loss)
+        return self._examples[key]
 
     # ---- state ------------------------------------------------------------------------------------------
 
@@ -277,7 +321,12 @@ class Learner:
             "hparams": self.method.hparams(),
             "numbers": numbers,
         }
-        return {"weights": P.snapshot(self.model), **tensors}, meta
+        return self._tensors() | tensors, meta
+
+    def _tensors(self) -> dict[str, Params]:
+        """The model's own: weights, and what a closed-form head remembers."""
+        memory = self.model.memory()
+        return {"weights": P.snapshot(self.model)} | ({"memory": memory} if memory else {})
 
     def load_state(self, tensors: dict[str, Params], meta: dict[str, Any]) -> None:
         """Put back what `state` gave."""
@@ -285,49 +334,15 @@ class Learner:
         self.model.to(self.accelerator.device)
         device = self.accelerator.device
         moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
-        P.restore(self.model, moved.pop("weights"))
         self.method.set(**meta["hparams"])
-        self.method.load_state_dict(moved | meta["numbers"])
+        self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
         self.tasks_seen = meta["tasks_seen"]
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Note passes over the data, in batches."""
-        if not forward and not backward:
-            return
-        mine = self._passes[-1].setdefault(phase, {"forward": 0, "backward": 0})
-        mine["forward"] += forward
-        mine["backward"] += backward
-
-    @contextmanager
-    def _counting(self) -> Iterator[Passes]:
-        self._passes.append({})
-        try:
-            yield self._passes[-1]
-        finally:
-            self._passes.pop()
-
-    @contextmanager
-    def _borrowing(self) -> Iterator[dict[str, Passes]]:
-        outer = self._borrowed
-        self._borrowed = {}
-        try:
-            yield self._borrowed
-        finally:
-            self._borrowed = outer
-
-    def _borrow(self, what: str, passes: Passes) -> None:
-        self._borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}
-
-    def _search_passes(self, chosen: Trial) -> Passes:
-        """What the chosen training did not need. A look-ahead is one of the trials, under another name."""
-        trials = [trial.passes for trial in self._trials.values() if trial is not chosen]
-        pieces = {what: p for trial in self._trials.values() for what, p in trial.borrowed.items()}
-        pieces |= self._borrowed
-        shared = [p for what, p in pieces.items() if what != LOOK_AHEAD and what not in chosen.borrowed]
-        ahead = chosen.borrowed.get(LOOK_AHEAD, {}).get(LOOK_AHEAD)
-        return without(added(*trials, *shared), {"train": ahead} if ahead else {})
+        self._ledger.count(phase, forward=forward, backward=backward)
 
     def drop_trials(self) -> None:
         """Delete the trial files of finished tasks."""
@@ -340,8 +355,7 @@ class Learner:
         self._trials = {}
         self._examples = {}
         self._shared = {}
-        self._borrowed = {}
-        self._passes = [{}]
+        self._ledger = Ledger()
 
     @cached_property
     def _directory(self) -> Path:

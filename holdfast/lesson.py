@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from holdfast.params import Params
-from holdfast.passes import Passes
+from holdfast.passes import Passes, added, without
 from holdfast.search import Choice, Decision
 from holdfast.store import read_tensors
+
+LOOK_AHEAD = "look-ahead"
 
 
 @dataclass
@@ -22,6 +24,7 @@ class Trial:
     device: torch.device
     choice: Choice
     score: float
+    """Validation macro-F1; no number where there are no validation sentences."""
     fit: dict[str, Any]
     state: dict[str, Any]
     passes: Passes
@@ -52,3 +55,12 @@ class Lesson:
     chosen_passes: Passes
     search_passes: Passes
     """All other passes: those of trials that were not chosen and not looked ahead with."""
+
+
+def search_passes(chosen: Trial, trials: list[Trial], borrowed: dict[str, Passes]) -> Passes:
+    """What the chosen training did not need. A look-ahead is one of the trials, under another name."""
+    others = [trial.passes for trial in trials if trial is not chosen]
+    pieces = {what: p for trial in trials for what, p in trial.borrowed.items()} | borrowed
+    shared = [p for what, p in pieces.items() if what != LOOK_AHEAD and what not in chosen.borrowed]
+    ahead = chosen.borrowed.get(LOOK_AHEAD, {}).get(LOOK_AHEAD)
+    return without(added(*others, *shared), {"train": ahead} if ahead else {})

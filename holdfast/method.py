@@ -20,6 +20,8 @@ from torch.optim import AdamW, Optimizer
 from holdfast import params as P
 from holdfast import search
 from holdfast.errors import HoldfastError
+from holdfast.heads import Head
+from holdfast.models import Adapters, Usual
 from holdfast.params import Params
 from holdfast.settings import Settings, fields_of, from_json, setting, to_json
 
@@ -62,6 +64,9 @@ class Method:
     """The hyper-parameters that, all at zero, switch the method off."""
     reduces_to_seq: ClassVar[bool | str] = True
     """With its strengths at zero it equals SEQ bit for bit; or the reason why not."""
+
+    adapters: ClassVar[Adapters] = "always"
+    """Whether the trunk shall be able to learn."""
 
     lr: float = setting(3e-4, "learning rate", least=0)
 
@@ -119,6 +124,17 @@ class Method:
     def cautions(self, scenario: str) -> list[str]:
         """What a user who picks this method, with these hyper-parameters, for this scenario should hear."""
         return [self.cannot[scenario]] if scenario in self.cannot else []
+
+    # ---- the model it works with ---------------------------------------------------------------------------
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """The head of a new model: by default the trained one."""
+        return Usual().make_head(width, settings, seed)
+
+    @property
+    def moves(self) -> bool:
+        """Whether a training with these hyper-parameters would move any weight; if not, it is left out."""
+        return True
 
     # ---- what it says of itself ----------------------------------------------------------------------------
 

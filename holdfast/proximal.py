@@ -47,6 +47,8 @@ class Pull:
 
     def gradient(self, name: str, weight: Tensor) -> Tensor:
         """λ a (θ - anchor): what this pull adds to the gradient when it is part of the loss."""
+        if name not in self.weights:  # a throw-away head has no past
+            return torch.zeros_like(weight)
         return self.lam * self.weights[name] * (weight - self.anchor[name])
 
 
@@ -66,6 +68,8 @@ def pull_after_step(
     def pull(own: Optimizer, args: Any, kwargs: Any) -> None:
         for group in own.param_groups:
             for weight in group["params"]:
+                if names[weight] not in pulls[0].weights:  # a throw-away head has no past
+                    continue
                 name, r = names[weight], step_sizes(own, weight, group)
                 target, total = precise(pulls[0].anchor[name]), pulls[0].lam * pulls[0].weights[name].double()
                 for one in pulls[1:]:
@@ -85,14 +89,15 @@ def hold_after_step(
     optimizer: Optimizer, params: dict[str, torch.nn.Parameter], pulls: Sequence[Pull]
 ) -> None:
     """λ = ∞: entries with importance above 0 go back to their anchor after each step, others train."""
-    held = [(pull.anchor, {name: pull.weights[name] > 0 for name in params}) for pull in pulls]
+    held = [(pull.anchor, {name: value > 0 for name, value in pull.weights.items()}) for pull in pulls]
     if not held:
         return
 
     @torch.no_grad()
     def hold(own: Optimizer, args: Any, kwargs: Any) -> None:
         for anchor, entries in held:
-            for name, weight in params.items():
-                weight.copy_(torch.where(entries[name], anchor[name], weight))
+            for name, held_entries in entries.items():
+                weight = params[name]
+                weight.copy_(torch.where(held_entries, anchor[name], weight))
 
     optimizer.register_step_post_hook(hold)

@@ -156,7 +156,7 @@ def make_learner(
     **rest: Any,
 ) -> Learner:
     settings = settings or small()
-    classifier = build_classifier(model, settings, seed=seed, labels=stream.labels)
+    classifier = build_classifier(model, settings, seed=seed, labels=stream.labels, method=method)
     scenario = method.curriculum(stream).scenario
     return Learner(classifier, method, scenario, settings, seed=seed, fixed=frozenset(fixed), **rest)
 

@@ -50,7 +50,7 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
     # Everything that can be wrong with the request comes first, so that nothing is left behind.
     stream, settings = spec.load_stream(data_dir), spec.settings()
     method, fixed = spec.make_method()
-    model = build_classifier(spec.model, settings, seed=spec.seed, labels=stream.labels)
+    model = build_classifier(spec.model, settings, seed=spec.seed, labels=stream.labels, method=method)
     lessons = method.curriculum(stream)
     for task in lessons:
         method.admit(task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Literal, get_args
 
 from holdfast.errors import HoldfastError
@@ -65,6 +66,31 @@ class Task:
     def capped(self, *, train: int | None, valid: int | None) -> Task:
         """The task with at most so many training and validation sentences per class; test is whole."""
         return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
+
+
+def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
+    """A task of texts and their labels, some of them held out for validation: see `held_out`."""
+    train, valid = held_out(Split(tuple(texts), tuple(labels)), seed)
+    return Task(name, train=train, valid=valid, test=Split((), ()))
+
+
+def held_out(split: Split, seed: int = 0) -> tuple[Split, Split]:
+    """A tenth of every label's sentences for validation, at least one; none of a label with fewer than three.
+
+    Seeded by label, so that adding a label leaves the split of the others alone.
+    """
+    places: dict[str, list[int]] = {}
+    for place, label in enumerate(split.labels):
+        places.setdefault(label, []).append(place)
+    out: set[int] = set()
+    for label, own in places.items():
+        if len(own) >= 3:
+            out.update(Random(f"{seed}/{label}").sample(own, max(1, round(0.1 * len(own)))))
+    pairs = list(zip(split.texts, split.labels, strict=True))
+    return (
+        Split.of([pair for place, pair in enumerate(pairs) if place not in out]),
+        Split.of([pair for place, pair in enumerate(pairs) if place in out]),
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ class LinearHead(nn.Module):
     what was learnt before. `visible` says which rows importance and prediction look at: those of labels
     taught so far, or all of them (with a preallocated head, as in the paper's released code).
     """
+
+    trained: ClassVar[bool] = True
 
     def __init__(self, width: int, *, seed: int = 0, visible: Visible = "seen") -> None:
         super().__init__()
@@ -67,6 +69,13 @@ class LinearHead(nn.Module):
         if self.visible == "all":
             return list(range(len(self.labels)))
         return [row for row, label in enumerate(self.labels) if label in self.seen]
+
+    def statistics(self) -> Params:
+        """What it remembers beside its weights: nothing."""
+        return {}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Nothing to put back."""
 
     def _row(self, label: str) -> Tensor:
         """Weights and bias of a new row: uniform within 1/sqrt(width), as torch starts a linear layer."""

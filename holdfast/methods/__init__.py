@@ -3,15 +3,22 @@
 from holdfast.method import Method
 from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
+from holdfast.methods.auto import Auto
 from holdfast.methods.ewc import EWC
+from holdfast.methods.first_slda import FirstSLDA
+from holdfast.methods.klda import KLDA
 from holdfast.methods.la import LA
 from holdfast.methods.la_merge import LAMerge
+from holdfast.methods.la_slda import LASLDA
 from holdfast.methods.lwf import LwF
 from holdfast.methods.mas import MAS, Frozen
+from holdfast.methods.mas_slda import MASSLDA
 from holdfast.methods.mtl import MTL
+from holdfast.methods.ranpac import RanPAC
 from holdfast.methods.rp2f import RP2F
 from holdfast.methods.rwalk import RWalk
 from holdfast.methods.si import SI
+from holdfast.methods.slda import SLDA
 from holdfast.methods.upgd import UPGD
 
 METHODS: dict[str, type[Method]] = {
@@ -30,4 +37,11 @@ METHODS: dict[str, type[Method]] = {
     "adabop": AdaBOP,
     "la": LA,
     "la-merge": LAMerge,
+    "slda": SLDA,
+    "klda": KLDA,
+    "ranpac": RanPAC,
+    "first+slda": FirstSLDA,
+    "mas+slda": MASSLDA,
+    "la+slda": LASLDA,
+    "auto": Auto,
 }

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from holdfast.data.tasks import Task
     from holdfast.learner import Learner
 
+Penalty = Literal["loss", "proximal"]
+
 
 @dataclass
 class Quadratic(Strength, Consolidating):
@@ -33,9 +35,7 @@ class Quadratic(Strength, Consolidating):
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²
     """
 
-    penalty: Literal["loss", "proximal"] = setting(
-        "loss", "in the loss (the paper), or a proximal step after it"
-    )
+    penalty: Penalty = setting("loss", "in the loss (the paper), or a proximal step after it")
 
     # ---- the pull -------------------------------------------------------------------------------------
 
@@ -73,12 +73,10 @@ class Quadratic(Strength, Consolidating):
 
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
         """The strongest λ that keeps thr of the gold score, below λ_max: see docs/conventions.md."""
-        largest = max(float(alpha.max()) for alpha in self.alpha.values() if alpha.numel())
-        points = [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
         # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
         printed = learner.settings.logits == "all" and learner.scenario == "class-incremental"
         return search.strongest_lam(
-            points,
+            self.points(gold),
             partial(self.plain, gold),
             gold,
             enough=self.enough(learner, gold),
@@ -86,6 +84,11 @@ class Quadratic(Strength, Consolidating):
             movement=None if printed else partial(self.movement, learner),
             settings=learner.settings,
         )
+
+    def points(self, gold: Trial) -> list[float]:
+        """Where λ_max is looked for: (1/(lr max α)) 10^i, i = 0..8."""
+        largest = max(float(alpha.max()) for alpha in self.alpha.values() if alpha.numel())
+        return [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
 
     def movement(self, learner: Learner, trial: Trial) -> float:
         """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""

@@ -57,7 +57,11 @@ class Strength(Regulariser):
 
     def enough(self, learner: Learner, gold: Trial) -> float:
         """The score that keeps enough of the new task."""
-        return (THRESHOLDS.get(learner.scenario, 0.90) if self.thr is None else self.thr) * gold.score
+        return self.share(learner) * gold.score
+
+    def share(self, learner: Learner) -> float:
+        """The share of the gold score to keep."""
+        return THRESHOLDS.get(learner.scenario, 0.90) if self.thr is None else self.thr
 
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
         """Down from the previous task's λ, or from 10: see docs/conventions.md."""

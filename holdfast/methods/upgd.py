@@ -109,7 +109,7 @@ class UPGD(Regulariser):
         if not due:
             return super().losses(model, batch)
         seen: list[tuple[Tensor, Tensor]] = []
-        head = self.model.head.linear
+        head = self.model.get_submodule("head.linear")
         handle = head.register_forward_hook(lambda _, given, logits: seen.append((given[0], logits)))
         with handle, sdpa_kernel(SDPBackend.MATH):  # fused attention has no double backward
             terms = super().losses(model, batch)

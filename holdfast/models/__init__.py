@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, Protocol
 
-from holdfast.heads import LinearHead
-from holdfast.models.adapters import ADAPTERS, adapt
+from holdfast.heads import Head, LinearHead
+from holdfast.models.adapters import ADAPTERS, FAMILIES, adapt
 from holdfast.models.classifier import Classifier, Output
 from holdfast.models.sources import MODELS, load_encoder
 from holdfast.settings import Settings
@@ -13,14 +14,52 @@ from holdfast.settings import Settings
 __all__ = ["MODELS", "Classifier", "Output", "build_classifier"]
 
 
+Adapters = Literal["always", "never", "where possible"]
+
+
+class Wishes(Protocol):
+    """What a method wants of its model."""
+
+    @property
+    def adapters(self) -> Adapters:
+        """Whether the trunk shall be able to learn."""
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """The head it works with."""
+
+
+class Usual:
+    """A trunk that learns under a trained head."""
+
+    adapters: Adapters = "always"
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """The linear one."""
+        return LinearHead(width, seed=seed, visible=settings.logits)
+
+
 def build_classifier(
-    name: str, settings: Settings | None = None, *, seed: int = 0, labels: Sequence[str] = ()
+    name: str,
+    settings: Settings | None = None,
+    *,
+    seed: int = 0,
+    labels: Sequence[str] = (),
+    method: Wishes | None = None,
 ) -> Classifier:
-    """A classifier on a named encoder; `labels` are those of the whole stream, for a preallocated head."""
-    settings = settings or Settings()
+    """A classifier on a named encoder, as a method wants it: a trunk that learns, a linear head by default.
+
+    `labels` are those of the whole stream, for a preallocated head.
+    """
+    settings, method = settings or Settings(), method or Usual()
     encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")
-    adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
-    head = LinearHead(encoder.config.hidden_size, seed=seed, visible=settings.logits)
+    possible = encoder.config.model_type in FAMILIES
+    if method.adapters == "always" or (method.adapters == "where possible" and possible):
+        adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
+    else:
+        encoder.requires_grad_(False)
+    head = method.make_head(encoder.config.hidden_size, settings, seed)
     if settings.head == "preallocated":
         head.add(labels)
-    return Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)
+    model = Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)
+    model.adapted = head.trained  # until a trunk under a computed head is trained, it is as it came
+    return model

@@ -34,6 +34,7 @@ class Adapter(nn.Module):
 
     def __init__(self, size: int, spec: AdapterSpec, generator: torch.Generator) -> None:
         super().__init__()
+        self.acting = True
         # nn.Linear's own initialisation would draw from the global generator, and be overwritten anyway.
         self.down: nn.Linear = skip_init(nn.Linear, size, spec.width)
         self.activation = spec.activation()
@@ -44,7 +45,9 @@ class Adapter(nn.Module):
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add the bottleneck's contribution to `x`."""
+        """Add the bottleneck's contribution to `x`; switched off, it is not there."""
+        if not self.acting:
+            return x
         added: Tensor = self.output(self.up(self.activation(self.down(x))))
         return x + added
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -11,8 +12,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
-from holdfast.heads import LinearHead
+from holdfast.equations import Params
+from holdfast.heads import Head, LinearHead
 from holdfast.losses import Objective
+from holdfast.models.adapters import Adapter
 
 SentenceVector = Literal["mean", "cls", "pooler"]
 
@@ -32,7 +35,7 @@ class Classifier(nn.Module):
         self,
         encoder: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
-        head: LinearHead,
+        head: Head,
         *,
         vector: SentenceVector = "mean",
         dropout: float = 0.1,
@@ -41,7 +44,7 @@ class Classifier(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.dropout = nn.Dropout(dropout)
-        self.head = head
+        self.head: Head = head
         self.tokenizer = tokenizer
         self.vector = vector
         self.max_length = max_length
@@ -92,16 +95,79 @@ class Classifier(nn.Module):
         )["input_ids"]
         return ids
 
-    @torch.no_grad()
+    def answers(self, output: Output) -> Tensor:
+        """What importance looks at: the logits of visible labels, or the features under an untrained head."""
+        return output.logits[:, self.head.visible_rows()] if self.head.trained else output.features
+
+    # ---- under a head that is not trained -----------------------------------------------------------------
+
+    @property
+    def adapted(self) -> bool:
+        """Whether the adapters act: an untouched trunk is the encoder as it came, at its own speed."""
+        return any(adapter.acting for adapter in self._adapters())
+
+    @adapted.setter
+    def adapted(self, acting: bool) -> None:
+        for adapter in self._adapters():
+            adapter.acting = acting
+
+    @property
+    def adaptable(self) -> bool:
+        """Whether there is anything to train in the trunk."""
+        return any(True for _ in self._adapters())
+
+    @contextmanager
+    def probed(self, labels: Sequence[str], seed: int) -> Iterator[None]:
+        """Run the block under a throw-away linear head over these labels, adapters acting."""
+        own = self.head
+        probe = LinearHead(self.encoder.config.hidden_size, seed=seed)
+        probe.add(labels)
+        probe.teach(labels)
+        self.adapted = True
+        self.head = probe.to(next(self.encoder.parameters()).device)
+        try:
+            yield
+        finally:
+            self.head = own
+
+    def memory(self) -> Params:
+        """What the model knows beside its weights: the head's statistics, and whether the adapters act."""
+        if self.head.trained:
+            return {}
+        return {**self.head.statistics(), "adapted": torch.tensor(self.adapted)}
+
+    def load_memory(self, memory: Params) -> None:
+        """Put back what `memory` gave."""
+        if not self.head.trained:
+            self.head.load_statistics(memory)
+            self.adapted = bool(memory["adapted"])
+
+    def _adapters(self) -> Iterator[Adapter]:
+        return (module for module in self.encoder.modules() if isinstance(module, Adapter))
+
+    # ---- in eval mode, for many sentences -----------------------------------------------------------------
+
     def logits(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
-        """Raw logits in eval mode, in the order of the texts."""
+        """Raw logits, in the order of the texts."""
+        result = torch.empty(len(texts), len(self.head.labels))
+        for indices, features in self._embedded(texts, batch_size):
+            result[indices] = self.head(features).float().cpu()
+        return result
+
+    def embed(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
+        """Sentence vectors, in the order of the texts."""
+        result = torch.empty(len(texts), self.encoder.config.hidden_size)
+        for indices, features in self._embedded(texts, batch_size):
+            result[indices] = features.float().cpu()
+        return result
+
+    def _embedded(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], Tensor]]:
+        """Batches of like length: which texts, and their vectors."""
         was_training = self.training
         self.eval()
-        device = next(self.parameters()).device
+        device = next(self.encoder.parameters()).device
         examples = Examples(self.tokenize(texts), [0] * len(texts), int(self.tokenizer.pad_token_id or 0))
-        result = torch.empty(len(texts), len(self.head.labels))
-        for indices in examples.order(batch_size):
-            output: Output = self(examples.collate(indices).to(device))
-            result[indices] = output.logits.float().cpu()
+        with torch.no_grad():
+            for indices in examples.order(batch_size):
+                yield indices, self.features(examples.collate(indices).to(device))
         self.train(was_training)
-        return result

@@ -1,0 +1,257 @@
+"""What heads have in common that are computed and not trained."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.equations import Params
+from holdfast.errors import HoldfastError
+from holdfast.heads.drift import relative_drift, ridge_map
+from holdfast.heads.sums import ClassSums, Scatter
+from holdfast.metrics import macro_f1
+
+Option = tuple[float, ...]
+UNLIKELY = -50.0  # the least a log-likelihood counts: one hopeless sentence shall not decide
+
+
+class Taught(NamedTuple):
+    """What a head is given of a task: sentence vectors and their labels."""
+
+    features: Tensor
+    labels: Sequence[str]
+
+
+class ClosedFormHead(nn.Module, ABC):
+    """Scores per label from running statistics; nothing in it is trained, and nothing is overwritten."""
+
+    trained: ClassVar[bool] = False
+
+    def __init__(self, width: int, *, seed: int = 0) -> None:
+        super().__init__()
+        self.width = width
+        self.seed = seed
+        self.labels: list[str] = []
+        self.seen: list[str] = []
+
+    # ---- what every head has ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """One score per label and sentence: log-probabilities up to a constant."""
+
+    def add(self, labels: Sequence[str]) -> Params:
+        """Make room for new labels. No weights come with them."""
+        new = [label for label in dict.fromkeys(labels) if label not in self.labels]
+        self.labels += new
+        self.grow(len(new))
+        return {}
+
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        """Take these labels, in this order, for statistics that are about to be loaded."""
+        self.labels, self.seen = list(labels), list(seen)
+
+    def teach(self, labels: Sequence[str]) -> None:
+        """Mark labels as seen."""
+        self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
+
+    @abstractmethod
+    def visible_rows(self) -> list[int]:
+        """The rows of labels that have been learnt: room made for a label is not yet a label."""
+
+    # ---- what it remembers --------------------------------------------------------------------------------
+
+    @abstractmethod
+    def grow(self, classes: int) -> None:
+        """Make room for new labels in the statistics."""
+
+    @abstractmethod
+    def statistics(self) -> Params:
+        """All that is remembered, by name."""
+
+    @abstractmethod
+    def load_statistics(self, statistics: Params) -> None:
+        """Put back what `statistics` gave."""
+
+    def forget(self, label: str) -> str:
+        """Drop a label; what still carries traces of it, or nothing if nothing does."""
+        row = self.labels.index(label)
+        self.labels.remove(label)
+        self.seen = [name for name in self.seen if name != label]
+        return self.drop(row)
+
+    @abstractmethod
+    def drop(self, row: int) -> str:
+        """Drop a row of the statistics; what still carries traces of it."""
+
+    # ---- learning -----------------------------------------------------------------------------------------
+
+    def learn(self, old: Taught, new: Taught, valid: Taught) -> dict[str, float]:
+        """Take a task in: carry the past along with the trunk, add the new sums, choose what is open.
+
+        `old` and `new` are the same sentences before and after the trunk moved (`old is new` if it did not).
+        """
+        notes = {"drift": 0.0}
+        if old is not new:
+            notes["drift"] = relative_drift(old.features, new.features)
+            self.carry(ridge_map(old.features, new.features))
+        self.take_in(new)
+        return notes | self.settle(valid)
+
+    @abstractmethod
+    def take_in(self, data: Taught, sign: int = 1) -> None:
+        """Add sentences to the statistics, or take them out again (sign = -1)."""
+
+    @abstractmethod
+    def carry(self, move: Tensor) -> None:
+        """The features moved by z -> z (I + move): the statistics follow."""
+
+    @abstractmethod
+    def settle(self, valid: Taught) -> dict[str, float]:
+        """Choose what is left open on validation data; what was chosen, by name."""
+
+    # ---- using it -----------------------------------------------------------------------------------------
+
+    def rows(self, labels: Sequence[str]) -> Tensor:
+        """The row of each label."""
+        index = {label: row for row, label in enumerate(self.labels)}
+        return torch.tensor([index[label] for label in labels], dtype=torch.long)
+
+    @torch.no_grad()
+    def predict(self, features: Tensor) -> list[str]:
+        """The label of each sentence vector."""
+        visible = self.visible_rows()
+        return [self.labels[visible[i]] for i in self(features)[:, visible].argmax(1).tolist()]
+
+    def score(self, data: Taught) -> float:
+        """Macro-F1 on sentence vectors; no number if there are none."""
+        return macro_f1(data.labels, self.predict(data.features)) if len(data.labels) else math.nan
+
+    @torch.no_grad()
+    def quality(self, data: Taught) -> tuple[float, float]:
+        """Macro-F1, then log-likelihood: on small validation sets scores tie often."""
+        visible = self.visible_rows()
+        known = {self.labels[row]: column for column, row in enumerate(visible)}
+        inside = [i for i, label in enumerate(data.labels) if label in known]
+        gold = [known[data.labels[i]] for i in inside]
+        likely = self(data.features)[:, visible].log_softmax(1)[inside, gold]
+        return self.score(data), float(likely.clamp(min=UNLIKELY).mean()) if inside else UNLIKELY
+
+    def cross_validated(self, data: Taught, folds: int = 5) -> tuple[float, float]:
+        """Macro-F1 of sentences it has learnt, each left out in turn; the mean of the folds and its error."""
+        statistics = self.statistics()
+        order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # every fold has every label
+        scores = []
+        for fold in range(min(folds, len(order))):
+            places = order[fold::folds]
+            part = Taught(data.features[places], [data.labels[i] for i in places])
+            self.take_in(part, sign=-1)
+            scores.append(self.score(part) if self.visible_rows() else 0.0)
+            self.load_statistics(statistics)
+        found = torch.tensor(scores, dtype=torch.float64)
+        return float(found.mean()), float(found.std(correction=0)) / max(len(scores) - 1, 1) ** 0.5
+
+    def distances(self, features: Tensor) -> Tensor:
+        """How far each sentence is from anything known."""
+        raise HoldfastError("this head has no distance to tell unknown inputs by; use slda or klda")
+
+    def threshold(self, keep: float) -> float:
+        """The distance within which this share of known sentences lies."""
+        raise HoldfastError("this head has no distance to tell unknown inputs by; use slda or klda")
+
+
+class SumsHead(ClosedFormHead):
+    """A head that is linear in (lifted) features, its weights solved from class sums whenever they change."""
+
+    _solved: tuple[Option, Tensor, Tensor] | None = None
+
+    def __init__(
+        self, width: int, options: Sequence[Option], *, seed: int = 0, lifted: int = 0, scatter: Scatter
+    ) -> None:
+        super().__init__(width, seed=seed)
+        self.past = ClassSums(lifted or width, scatter)
+        self.options = tuple(options)
+        """What validation data may choose from; the first where none has been seen."""
+        # Per option, n times its validation score and likelihood, over all tasks: eleven sentences of the
+        # latest task do not overrule what hundreds have said before.
+        self.evidence = torch.zeros(len(self.options), 2, dtype=torch.float64)
+        self.chosen = self.options[0]
+        self.changed()
+
+    def lift(self, features: Tensor) -> Tensor:
+        """What the sums are taken of: the features, or a function of them."""
+        return features
+
+    @abstractmethod
+    def solve(self, option: Option) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the scores, one row per label."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The scores of every row."""
+        if self._solved is None or self._solved[0] != self.chosen:
+            self._solved = (self.chosen, *self.solve(self.chosen))
+        _, weight, bias = self._solved
+        return functional.linear(self.lift(features), weight.to(features), bias.to(features))
+
+    def visible_rows(self) -> list[int]:
+        """The labels that have a sentence."""
+        rows: list[int] = (self.past.counts > 0).nonzero().squeeze(1).tolist()
+        return rows
+
+    def grow(self, classes: int) -> None:
+        """Zeros for new labels."""
+        self.past.grow(classes)
+        self.changed()
+
+    def statistics(self) -> Params:
+        """The sums, what was chosen, and the evidence it rests on."""
+        chosen = torch.tensor(self.chosen, dtype=torch.float64)
+        return {**self.past.state(), "chosen": chosen, "evidence": self.evidence}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Put the sums back."""
+        self.past.load(statistics)
+        self.chosen = tuple(statistics["chosen"].tolist())
+        if statistics["evidence"].shape == self.evidence.shape:  # otherwise other options are open now
+            self.evidence = statistics["evidence"].cpu()
+        if self.chosen not in self.options:
+            self.chosen = self.options[0]
+        self.changed()
+
+    def take_in(self, data: Taught, sign: int = 1) -> None:
+        """Add to the sums, or subtract."""
+        self.past.add(self.lift(data.features), self.rows(data.labels), sign)
+        self.changed()
+
+    def carry(self, move: Tensor) -> None:
+        """The sums follow the features."""
+        self.past.carry(move)
+        self.changed()
+
+    def drop(self, row: int) -> str:
+        """Take a label's sums out; pooled sums keep its share."""
+        self.past.remove(row)
+        self.changed()
+        return "" if self.past.scatter == "per-class" else "the pooled sums of all labels"
+
+    def settle(self, valid: Taught) -> dict[str, float]:
+        """The option with the best validation score over all tasks so far, ties by likelihood."""
+        if len(valid.labels) and len(self.options) > 1:
+            found = []
+            for option in self.options:
+                self.chosen = option
+                found.append(self.quality(valid))
+            self.evidence = self.evidence + len(valid.labels) * torch.tensor(found, dtype=torch.float64)
+            best = max(range(len(self.options)), key=lambda i: tuple(self.evidence[i].tolist()))
+            self.chosen = self.options[best]
+        return {}
+
+    def changed(self) -> None:
+        """The sums are others now: whatever was solved from them is not theirs."""
+        self._solved = None

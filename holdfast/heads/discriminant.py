@@ -1,0 +1,131 @@
+"""Streaming linear discriminant analysis: class means under one shared covariance, from sums alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Literal
+
+import numpy
+import torch
+from torch import Tensor
+
+from holdfast.equations import Params
+from holdfast.errors import HoldfastError
+from holdfast.heads.closed import Option, SumsHead, Taught
+from holdfast.heads.sums import Scatter
+
+# The first is taken where no validation data has told another.
+SHRINKAGES = (1e-2, 1e-4, 3e-4, 1e-3, 3e-3, 3e-2, 0.1, 0.3)
+WEIGHTINGS = ("equal", "covariance", "counts")
+Weighting = Literal["equal", "covariance", "counts", "choose"]
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # shares of the known sentences that rejection may keep
+
+
+def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
+    """Σ_e = (1 - e) Σ + e (trace Σ / d) I."""
+    d = len(covariance)
+    identity = torch.eye(d, dtype=covariance.dtype)
+    return (1 - shrinkage) * covariance + shrinkage * covariance.trace() / d * identity
+
+
+class SLDAHead(SumsHead):
+    """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores.
+
+    `weighting` says how classes of unequal size count: "equal" has no prior, "covariance" moreover lets each
+    class have the same say in Σ, "counts" adds the prior log n_k/N. A `shrinkage` of None and the weighting
+    "choose" are chosen on the validation data of each task as it comes.
+    """
+
+    _spreads: dict[bool, Tensor]
+    _factored: tuple[Option, Tensor] | None = None
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        seed: int = 0,
+        lifted: int = 0,
+        shrinkage: float | None = None,
+        weighting: Weighting = "choose",
+        scatter: Scatter = "per-class",
+    ) -> None:
+        # A covariance of balanced classes needs that of each class.
+        known = [name for name in WEIGHTINGS if name != "covariance" or scatter == "per-class"]
+        options = itertools.product(
+            SHRINKAGES if shrinkage is None else [shrinkage], known if weighting == "choose" else [weighting]
+        )
+        numbers = [(e, float(WEIGHTINGS.index(name))) for e, name in options]
+        super().__init__(width, numbers, seed=seed, lifted=lifted, scatter=scatter)
+        # n, and n times the distance to the nearest class that each of LEVELS of validation sentences keeps.
+        self.calibration = torch.zeros(1 + len(LEVELS), dtype=torch.float64)
+
+    def solve(self, option: Option) -> tuple[Tensor, Tensor]:
+        """W = Σ_e⁻¹ μ, b = -½ μᵀ W."""
+        means, counts = self.past.means(), self.past.counts
+        weight = torch.cholesky_solve(means.T, self._factor(option)).T
+        bias = -0.5 * (weight * means).sum(1)
+        if WEIGHTINGS[int(option[1])] == "counts":
+            bias = bias + (counts.clamp(min=1) / counts.sum().clamp(min=1)).log()
+        return weight, bias
+
+    def settle(self, valid: Taught) -> dict[str, float]:
+        """Choose; then note how far validation sentences lie from their nearest class."""
+        super().settle(valid)
+        if n := float(len(valid.labels)):
+            found = self.distances(valid.features).quantile(torch.tensor(LEVELS, dtype=torch.float64))
+            self.calibration = self.calibration + n * torch.cat([torch.ones(1).double(), found])
+        return {"shrinkage": self.chosen[0]}
+
+    def merge(self, other: SLDAHead) -> None:
+        """Add what another head has learnt on the same frozen features."""
+        self.add(other.labels)
+        self.teach(other.seen)
+        self.past.merge(other.past, self.rows(other.labels).tolist())
+        self.calibration = self.calibration + other.calibration
+        self.changed()
+
+    def statistics(self) -> Params:
+        """The sums, what was chosen, and the distances of known sentences."""
+        return {**super().statistics(), "calibration": self.calibration}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Put them back."""
+        super().load_statistics(statistics)
+        self.calibration = statistics["calibration"].cpu()
+
+    # ---- unknown inputs -----------------------------------------------------------------------------------
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Squared Mahalanobis distance to the nearest class."""
+        factor, means = self._factor(self.chosen), self.past.means()[self.visible_rows()]
+        white, centres = (
+            torch.linalg.solve_triangular(factor, x.T, upper=False).T
+            for x in (self.lift(features).double().cpu(), means)
+        )
+        return torch.cdist(white, centres).square().min(1).values
+
+    def threshold(self, keep: float) -> float:
+        """The distance within which this share of known sentences lies, as validation data has shown."""
+        if not LEVELS[0] <= keep <= LEVELS[-1]:
+            raise HoldfastError(
+                f"rejection can keep between {LEVELS[0]} and {LEVELS[-1]} of known inputs, not {keep}"
+            )
+        if not self.calibration[0]:
+            raise HoldfastError("no validation sentence has shown yet how far known inputs lie; learn some")
+        distances = (self.calibration[1:] / self.calibration[0]).tolist()
+        return float(numpy.interp(keep, LEVELS, distances))
+
+    def changed(self) -> None:
+        """The covariance is another too."""
+        super().changed()
+        self._spreads = {}
+        self._factored = None
+
+    def _factor(self, option: Option) -> Tensor:
+        """The Cholesky factor of Σ_e."""
+        if self._factored is None or self._factored[0] != option:
+            balanced = WEIGHTINGS[int(option[1])] == "covariance"
+            if balanced not in self._spreads:
+                self._spreads[balanced] = self.past.covariance(balanced=balanced)
+            self._factored = (option, torch.linalg.cholesky(shrunk(self._spreads[balanced], option[0])))
+        return self._factored[1]

@@ -1,0 +1,29 @@
+"""Where features go when the trunk moves, estimated on current data only."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+RIDGE = 0.1  # of the mean squared feature
+
+
+def ridge_map(old: Tensor, new: Tensor, ridge: float = RIDGE) -> Tensor:
+    """T = (Z_oᵀZ_o + r I)⁻¹ Z_oᵀ(Z_n - Z_o), r = ridge · trace(Z_oᵀZ_o)/d: Z_n ≈ Z_o (I + T).
+
+    The same sentences before and after; where they say nothing the map is that nothing moved.
+    """
+    before, moved = old.double().cpu(), (new.double() - old.double()).cpu()
+    gram = before.T @ before
+    strength = ridge * gram.trace() / len(gram)
+    if strength == 0:
+        return torch.zeros_like(gram)
+    regular = gram + strength * torch.eye(len(gram), dtype=gram.dtype)
+    found: Tensor = torch.linalg.solve(regular, before.T @ moved)
+    return found
+
+
+def relative_drift(old: Tensor, new: Tensor) -> float:
+    """‖Z_n - Z_o‖ / ‖Z_o‖."""
+    size = old.double().norm()
+    return float((new.double() - old.double()).norm() / size) if size > 0 else 0.0

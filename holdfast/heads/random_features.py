@@ -1,0 +1,243 @@
+"""Heads on random features of the sentence vector: kernel discriminant analysis and RanPAC's ridge."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.equations import Params
+from holdfast.heads.closed import ClosedFormHead, Option, SumsHead, Taught
+from holdfast.heads.discriminant import SLDAHead, Weighting
+
+WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
+RIDGES = (1e4, *(10.0**j for j in range(-2, 9) if j != 4))  # the first where nothing tells another
+Combine = Literal["best", "average"]
+PAIRS = 1000  # sentences whose distances tell the median
+
+
+def _drawn(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed(1_000_003 * seed + number)
+
+
+class FourierLDA(SLDAHead):
+    """Discriminant analysis on φ(z) = √(2/D) cos(Ωᵀz + b), Ω ~ N(0, 2γ), b ~ U[0, 2π]: an RBF kernel's."""
+
+    def __init__(self, width: int, features: int, *, number: int, seed: int, **options: object) -> None:
+        super().__init__(width, seed=seed, lifted=features, scatter="pooled", **options)  # type: ignore[arg-type]
+        generator = _drawn(seed, number)
+        self.omega = torch.randn(width, features, generator=generator)
+        self.phase = 2 * math.pi * torch.rand(features, generator=generator)
+        self.gamma = 0.0
+
+    def lift(self, features: Tensor) -> Tensor:
+        """φ."""
+        omega, phase = self.omega.to(features), self.phase.to(features)
+        angles = math.sqrt(2 * self.gamma) * features @ omega + phase
+        return math.sqrt(2 / len(phase)) * angles.cos()
+
+    def statistics(self) -> Params:
+        """The frequencies too: another release of torch may draw others."""
+        gamma = torch.tensor([self.gamma], dtype=torch.float64)
+        return {**super().statistics(), "omega": self.omega, "phase": self.phase, "gamma": gamma}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Put them back."""
+        super().load_statistics(statistics)
+        self.omega, self.phase = statistics["omega"].cpu(), statistics["phase"].cpu()
+        self.gamma = float(statistics["gamma"])
+
+
+class KLDAHead(ClosedFormHead):
+    """Kernel discriminant analysis on z-scored features; an ensemble of widths and draws if wished.
+
+    What the first task says of the features (mean, spread, median distance) is fixed from then on. `combine`
+    says what becomes of the widths: the best on the first task's validation data, or the average probability.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        seed: int = 0,
+        features: int = 2000,
+        widths: Sequence[float] = WIDTHS,
+        draws: int = 1,
+        combine: Combine = "best",
+        shrinkage: float | None = None,
+        weighting: Weighting = "equal",
+    ) -> None:
+        super().__init__(width, seed=seed)
+        self.widths = tuple(widths)
+        self.combine = combine
+        self.draws = draws
+        self.centre, self.spread = torch.zeros(0), torch.ones(0)
+        self.members = nn.ModuleList(
+            FourierLDA(width, features, number=draw, seed=seed, shrinkage=shrinkage, weighting=weighting)
+            for _ in self.widths
+            for draw in range(draws)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The log of the members' mean probability."""
+        z, visible = self._standard(features), self.visible_rows()
+        each = torch.stack([member(z)[:, visible].log_softmax(1) for member in self.members])
+        scores = features.new_full((len(features), len(self.labels)), -math.inf)
+        scores[:, visible] = each.logsumexp(0) - math.log(len(self.members))
+        return scores
+
+    def visible_rows(self) -> list[int]:
+        """The labels that have a sentence."""
+        return self._each()[0].visible_rows()
+
+    def grow(self, classes: int) -> None:
+        """Room in every member."""
+        for member in self._each():
+            member.labels = self.labels
+            member.grow(classes)
+
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        """The members share the labels."""
+        super().become(labels, seen)
+        for member in self._each():
+            member.labels = self.labels
+
+    def statistics(self) -> Params:
+        """Those of every member, by number, and the constants."""
+        own = {"centre": self.centre, "spread": self.spread}
+        parts = {
+            f"{number}.{name}": value
+            for number, member in enumerate(self._each())
+            for name, value in member.statistics().items()
+        }
+        return own | parts
+
+    def load_statistics(self, statistics: Params) -> None:
+        """As many members as there were."""
+        self.centre, self.spread = statistics["centre"].cpu(), statistics["spread"].cpu()
+        kept = {name.partition(".")[0] for name in statistics if "." in name}
+        # Chosen widths are not undone by a trial that is put back: all members return, with their own γ.
+        while len(self.members) < len(kept):
+            self.members.append(self._spare(len(self.members)))
+        del self.members[len(kept) :]
+        for number, member in enumerate(self._each()):
+            prefix = f"{number}."
+            own = {n.removeprefix(prefix): v for n, v in statistics.items() if n.startswith(prefix)}
+            member.labels = self.labels
+            member.load_statistics(own)
+
+    def _spare(self, number: int) -> FourierLDA:
+        first = self._each()[0]
+        spare = FourierLDA(self.width, first.past.width, number=number, seed=self.seed)
+        spare.options, spare.evidence = first.options, first.evidence
+        return spare
+
+    def take_in(self, data: Taught, sign: int = 1) -> None:
+        """Standardise by the first task; the first time, measure it."""
+        if not len(self.centre):
+            self._measure(data.features)
+        for member in self._each():
+            member.take_in(Taught(self._standard(data.features), data.labels), sign)
+
+    def settle(self, valid: Taught) -> dict[str, float]:
+        """Each member chooses for itself; on the first task the best width is kept, if one is to be."""
+        standard = Taught(self._standard(valid.features), valid.labels)
+        notes = [member.settle(standard) for member in self._each()]
+        if self.combine == "best" and len(self.members) > self.draws and len(valid.labels):
+            every, ranked = list(self.members), []
+            for start in range(0, len(every), self.draws):
+                self.members = nn.ModuleList(every[start : start + self.draws])
+                ranked.append((self.quality(valid), start))
+            best = max(ranked, key=lambda pair: pair[0])[1]
+            self.members = nn.ModuleList(every[best : best + self.draws])
+            notes = notes[best : best + self.draws]
+        return notes[0] | {"gamma": self._each()[0].gamma}
+
+    def carry(self, move: Tensor) -> None:
+        """A kernel's features do not follow linearly; no method moves the trunk under them."""
+        raise NotImplementedError("random features cannot be carried along")
+
+    def drop(self, row: int) -> str:
+        """Drop the row in every member."""
+        for member in self._each():
+            member.drop(row)
+        return "the pooled covariance of the kernel features"
+
+    def distances(self, features: Tensor) -> Tensor:
+        """The members' mean distance."""
+        z = self._standard(features)
+        return torch.stack([member.distances(z) for member in self._each()]).mean(0)
+
+    def threshold(self, keep: float) -> float:
+        """The members' mean threshold."""
+        return sum(member.threshold(keep) for member in self._each()) / len(self.members)
+
+    def _each(self) -> list[FourierLDA]:
+        return list(self.members)  # type: ignore[arg-type]
+
+    def _standard(self, features: Tensor) -> Tensor:
+        return (features - self.centre.to(features)) / self.spread.to(features)
+
+    def _measure(self, features: Tensor) -> None:
+        """Mean, spread and median squared distance of the first task: constants from here on."""
+        spread, self.centre = torch.std_mean(features.float().cpu(), dim=0, correction=0)
+        self.spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+        some = torch.randperm(len(features), generator=_drawn(self.seed, -1))[:PAIRS]
+        apart = torch.pdist(self._standard(features.float().cpu())[some]).square()
+        median = float(apart.median()) if len(apart) else 0.0
+        for number, member in enumerate(self._each()):
+            member.gamma = self.widths[number // self.draws] / (median or 2.0 * self.width)
+
+
+class RanPACHead(SumsHead):
+    """Ridge regression on h = relu(Wᵀz) with random W: W_out = (G + ρI)⁻¹ C, G = Σ h hᵀ, C = Σ h yᵀ.
+
+    The class sums of h are the columns of C, and their pooled scatter is G.
+    """
+
+    _gram: Tensor | None = None
+
+    def __init__(
+        self, width: int, *, seed: int = 0, features: int = 2000, ridge: float | None = None
+    ) -> None:
+        options = [(one,) for one in (RIDGES if ridge is None else (ridge,))]
+        super().__init__(width, options, seed=seed, lifted=features, scatter="pooled")
+        self.projection = torch.randn(width, features, generator=_drawn(seed, 0))
+
+    def lift(self, features: Tensor) -> Tensor:
+        """h."""
+        return (features @ self.projection.to(features)).relu()
+
+    def solve(self, option: Option) -> tuple[Tensor, Tensor]:
+        """One factorisation per ridge."""
+        if self._gram is None:
+            self._gram = self.past.moments()
+        ridge = option[0] * torch.eye(len(self._gram), dtype=self._gram.dtype)
+        weight = torch.cholesky_solve(self.past.sums.T, torch.linalg.cholesky(self._gram + ridge)).T
+        return weight, weight.new_zeros(len(weight))
+
+    def settle(self, valid: Taught) -> dict[str, float]:
+        """The ridge."""
+        super().settle(valid)
+        return {"ridge": self.chosen[0]}
+
+    def carry(self, move: Tensor) -> None:
+        """Rectified features do not follow linearly; no method moves the trunk under them."""
+        raise NotImplementedError("random features cannot be carried along")
+
+    def statistics(self) -> Params:
+        """The projection too: another release of torch may draw another."""
+        return {**super().statistics(), "projection": self.projection}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Put it back."""
+        super().load_statistics(statistics)
+        self.projection = statistics["projection"].cpu()
+
+    def changed(self) -> None:
+        """G is another too."""
+        super().changed()
+        self._gram = None

@@ -1,0 +1,141 @@
+"""What a discriminant head remembers of the past: sums per class, exact and order-free.
+
+Per label k: n_k, s_k = Σ z and S_k = Σ z zᵀ, in double precision. Sums do not care for order, batching or
+who added them: learning a class later equals learning it jointly, two states can be added up, and a class can
+be taken out as if it had never been learnt. (Public streaming codes keep a running covariance centred on
+moving means and lose the term between them: wrong as soon as a class arrives in two batches.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.equations import Params
+
+Scatter = Literal["per-class", "pooled"]
+
+
+class ClassSums:
+    """n_k, s_k and S_k of every label; `pooled` keeps one S for all, and gives up exact removal."""
+
+    def __init__(self, width: int, scatter: Scatter = "per-class") -> None:
+        self.width = width
+        self.scatter = scatter
+        self.counts = torch.zeros(0, dtype=torch.float64)
+        self.sums = torch.zeros(0, width, dtype=torch.float64)
+        # The upper triangle of each S_k: they are symmetric, and most of what a state takes on disk.
+        self.triangles = torch.zeros(int(scatter == "pooled"), width * (width + 1) // 2, dtype=torch.float64)
+
+    def grow(self, classes: int) -> None:
+        """Make room for new labels, with nothing in it."""
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(classes)])
+        self.sums = torch.cat([self.sums, self.sums.new_zeros(classes, self.width)])
+        if self.scatter == "per-class":
+            self.triangles = torch.cat(
+                [self.triangles, self.triangles.new_zeros(classes, self.triangles.shape[1])]
+            )
+
+    def add(self, features: Tensor, rows: Tensor, sign: int = 1) -> None:
+        """Add vectors to their classes, or take them out again (sign = -1). Never in place: copies share."""
+        z = features.detach().double().cpu()
+        self.counts = self.counts.index_add(0, rows, torch.ones(len(rows), dtype=torch.float64), alpha=sign)
+        self.sums = self.sums.index_add(0, rows, z, alpha=sign)
+        self.triangles = self.triangles.clone()
+        upper = _upper(self.width)
+        for row in sorted(set(rows.tolist())):
+            own = z[rows == row]
+            place = row if self.scatter == "per-class" else 0
+            self.triangles[place] += sign * (own.T @ own)[upper]
+
+    def merge(self, other: ClassSums, rows: Sequence[int]) -> None:
+        """Add another's sums; `rows` says where its classes are here."""
+        where = torch.tensor(rows, dtype=torch.long)
+        self.counts = self.counts.index_add(0, where, other.counts)
+        self.sums = self.sums.index_add(0, where, other.sums)
+        places = where if self.scatter == "per-class" else torch.zeros(1, dtype=torch.long)
+        self.triangles = self.triangles.index_add(0, places, other.triangles)
+
+    def remove(self, row: int) -> None:
+        """Take a class out. With one S per class nothing of it is left; a pooled S keeps its share."""
+        kept = [i for i in range(len(self.counts)) if i != row]
+        self.counts, self.sums = self.counts[kept], self.sums[kept]
+        if self.scatter == "per-class":
+            self.triangles = self.triangles[kept]
+
+    def carry(self, move: Tensor) -> None:
+        """Where the features went, z -> z (I + T), the sums go: s_k (I + T) and (I + T)ᵀ S_k (I + T)."""
+        along = torch.eye(self.width, dtype=torch.float64) + move.double()
+        self.sums = self.sums @ along
+        upper = _upper(self.width)
+        moved = [(along.T @ square @ along)[upper] for square in self._squares(range(len(self.triangles)))]
+        self.triangles = torch.stack(moved) if moved else self.triangles
+
+    def means(self) -> Tensor:
+        """μ_k of every class; 0 for one without a sample."""
+        return self.sums / self.counts.clamp(min=1)[:, None]
+
+    def moments(self) -> Tensor:
+        """S = Σ z zᵀ over all classes."""
+        return _square(self.triangles.sum(0), self.width)
+
+    def covariance(self, *, balanced: bool = False) -> Tensor:
+        """Σ = (S - Σ_k s_k s_kᵀ / n_k) / max(N - K, 1): the spread around the class means; identity if none.
+
+        `balanced` lets every class count the same instead: the mean of the classes' own covariances.
+        """
+        present = (self.counts > 0).nonzero().squeeze(1).tolist()
+        total = torch.zeros(self.width, self.width, dtype=torch.float64)
+        if balanced and self.scatter == "per-class":
+            for row, square in zip(present, self._squares(present), strict=True):
+                n, s = self.counts[row], self.sums[row]
+                total += (square - torch.outer(s, s) / n) / (n * len(present))
+        else:
+            total += self.moments()
+            scaled = self.sums[present] / self.counts[present].sqrt()[:, None]
+            total -= scaled.T @ scaled
+            total /= max(float(self.counts.sum()) - len(present), 1.0)
+        # What rounding leaves of a spread that is none (one sample per class) is none either.
+        scale = float(self.triangles.sum(0)[_diagonal(self.width)].sum()) / max(float(self.counts.sum()), 1.0)
+        if float(total.trace()) <= 1e-12 * scale:
+            return torch.eye(self.width, dtype=torch.float64)
+        return total
+
+    def state(self, prefix: str = "") -> Params:
+        """The sums by name."""
+        return {
+            f"{prefix}counts": self.counts,
+            f"{prefix}sums": self.sums,
+            f"{prefix}triangles": self.triangles,
+        }
+
+    def load(self, state: Params, prefix: str = "") -> None:
+        """Put back what `state` gave."""
+        self.counts, self.sums, self.triangles = (
+            state[f"{prefix}{name}"].cpu() for name in ("counts", "sums", "triangles")
+        )
+
+    def _squares(self, rows: Iterable[int]) -> Iterable[Tensor]:
+        return (_square(self.triangles[row], self.width) for row in rows)
+
+
+def _upper(width: int) -> tuple[Tensor, Tensor]:
+    rows, columns = torch.triu_indices(width, width)
+    return rows, columns
+
+
+def _diagonal(width: int) -> Tensor:
+    """Where the diagonal is in a packed triangle."""
+    rows, columns = _upper(width)
+    return (rows == columns).nonzero().squeeze(1)
+
+
+def _square(triangle: Tensor, width: int) -> Tensor:
+    rows, columns = _upper(width)
+    square = torch.zeros(width, width, dtype=triangle.dtype)
+    square[rows, columns] = triangle
+    square[columns, rows] = triangle
+    return square

@@ -1,0 +1,112 @@
+"""Stay frozen unless it is clear that learning features pays, within a budget of seconds."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from holdfast.methods.la_slda import LASLDA
+from holdfast.models import Adapters
+from holdfast.search import Choice, Decision, Trial
+from holdfast.settings import setting
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Task
+    from holdfast.learner import Learner
+
+PROBE = 32  # sentences that tell how fast this machine is
+TRAINING = 3  # a training step takes about as long as three looks
+
+
+@dataclass
+class Auto(LASLDA):
+    """slda while the frozen encoder is good enough, la+slda where one look-ahead shows that it is not.
+
+    The frozen head's cross-validated score on the task is compared with thr times the score of one look-ahead
+    training under the same head. Only if it is lower by more than a standard error does the trunk move. What
+    the budget of seconds does not allow is not tried, and it says so.
+
+    Equation: frozen if F_cv + SE >= thr · F_la, otherwise as la+slda
+    Paper: the paper's threshold rule, made cheap
+    Cost: b, one look at each sentence, where the frozen encoder is good enough; otherwise as la+slda
+    Two tasks: b1 + b2
+    Extras: none while frozen; otherwise those of la+slda
+    Keeps: n_k, s_k and S_k of every label; once the trunk has moved also α
+    """
+
+    adapters: ClassVar[Adapters] = "where possible"
+
+    seconds: float = setting(60.0, "budget of seconds for trainings on one task; 0: stay frozen", least=0)
+
+    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+        """Stay, or look ahead once and decide; then the search of la+slda as long as time allows."""
+        began = time.monotonic()
+        still: Trial = yield self.still
+
+        def stay(why: str, **notes: float) -> Decision:
+            return Decision(still, {"chose": "frozen", "why": why, **notes})
+
+        if len(task.labels) < 2 or not len(task.valid):
+            return stay("one label or no validation sentences: nothing to train on")
+        with learner.using(learner.trial(task, self.still)):
+            frozen, error = learner.cross_validated()
+        if frozen + error >= self.share(learner):
+            return stay("no training could be better by enough", frozen=frozen)
+        if not learner.model.adaptable:
+            return stay("this encoder has no adapters to train", frozen=frozen)
+        each = self.seconds_of_a_training(learner, task)
+        if each > self.seconds:
+            return stay(f"a look-ahead would take about {each:.0f} s, over the budget", frozen=frozen)
+        gold = yield {"lr": learner.rates()[-1], "lam": 0.0}
+        notes = {"frozen": frozen, "gold": gold.score}
+        if frozen + error >= self.enough(learner, gold):
+            return stay("a look-ahead was not better by enough", **notes)
+        if learner.tasks_seen and not self.alpha:
+            # Nothing was measured while frozen. MAS needs no labels: sentences at hand stand in for the past.
+            self.alpha = learner.once("importance", lambda: self.measure(learner), each_rate=False)
+            self.tasks_pooled = learner.tasks_seen
+            learner.start_here()
+        decision = yield from self.within(began, self.moving(learner, task), still, gold)
+        why = f"a look-ahead reached {100 * gold.score:.1f} where frozen features reach {100 * frozen:.1f}"
+        moved = math.isfinite(decision.trial.choice["lam"])
+        chose = {"chose": "moving features" if moved else "frozen", "why": why if moved else "out of time"}
+        return Decision(decision.trial, decision.notes | notes | chose)
+
+    def within(
+        self, began: float, plan: Generator[Choice, Trial, Decision], still: Trial, gold: Trial
+    ) -> Generator[Choice, Trial, Decision]:
+        """Follow a search until the budget ends; then the strongest hold that was good enough, else none."""
+        made: list[Trial] = []
+        longest = 0.0
+        try:
+            choice = next(plan)
+            while True:
+                started = time.monotonic()
+                if started - began + longest > self.seconds:
+                    break
+                made.append((yield choice))
+                longest = max(longest, time.monotonic() - started)
+                choice = plan.send(made[-1])
+        except StopIteration as end:
+            decision: Decision = end.value
+            return decision
+        held = [trial for trial in made if trial.choice["lam"] > 0 and trial.score > still.score]
+        first = not self.tasks_pooled  # there is no past to lose
+        best = max(held, key=lambda trial: trial.score, default=gold if first else still)
+        return Decision(best, {"flags": ["budget"]})
+
+    def seconds_of_a_training(self, learner: Learner, task: Task) -> float:
+        """An estimate from the speed of a few sentences."""
+        texts = task.train.texts[:PROBE]
+        started = time.monotonic()
+        learner.model.embed(texts)
+        each = (time.monotonic() - started) / len(texts)
+        return TRAINING * each * len(task.train) * learner.settings.epochs
+
+    def after_task(self, learner: Learner, task: Task) -> None:
+        """Importance costs as much as an epoch: it is measured only if the trunk has ever moved."""
+        if self.moves or self.alpha:
+            super().after_task(learner, task)

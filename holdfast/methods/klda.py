@@ -1,0 +1,45 @@
+"""Kernel discriminant analysis on a frozen encoder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.heads import Head, KLDAHead
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.random_features import WIDTHS, Combine
+from holdfast.methods.closed_form import FrozenTrunk
+from holdfast.settings import Settings, setting
+
+
+@dataclass
+class KLDA(FrozenTrunk):
+    """Discriminant analysis on random Fourier features: the same sums, of a kernel's features.
+
+    What the first task says of the features (mean, spread, median distance) is fixed from then on.
+
+    Equation: slda on φ(z) = √(2/D) cos(Ωᵀz + b), Ω ~ N(0, 2γ), b ~ U[0, 2π], γ = c / median ‖z - z'‖²
+    Paper: Momeni, Mazumder, Ke, Liu, AAAI 2025
+    Keeps: n_k and s_k of every label, one S for all, Ω and b: D(D+1)/2 + (d+1)·D numbers and D + 1 per label
+    """
+
+    features: int = setting(2000, "D, random features", least=1)
+    widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task")
+    combine: Combine = setting("best", "of the widths: the best on validation data, or the average of all")
+    draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)
+    shrinkage: float | None = setting(
+        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6
+    )
+    weighting: Weighting = setting("equal", "classes of unequal size: equal, counts (a prior) or choose")
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Kernel discriminant analysis."""
+        return KLDAHead(
+            width,
+            seed=seed,
+            features=self.features,
+            widths=self.widths,
+            draws=self.draws,
+            combine=self.combine,
+            shrinkage=self.shrinkage,
+            weighting=self.weighting,
+        )

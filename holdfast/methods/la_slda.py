@@ -1,0 +1,23 @@
+"""Look-Ahead on an encoder under discriminant analysis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.methods.closed_form import UnderSLDA
+from holdfast.methods.la import LA
+
+
+@dataclass
+class LASLDA(UnderSLDA, LA):
+    """Look-Ahead where it shines: the trunk moves little, and the head's sums are carried along with it.
+
+    Adapters learn under a throw-away head and the Look-Ahead penalty, importances measured on the features.
+    When the trunk moves, a ridge map from old to new features, estimated on the current task's sentences,
+    moves the stored sums too. Where the untouched features are good enough already, nothing moves at all.
+
+    Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², α' as in la, of the features z; s_k <- s_k
+        (I + T), S_k <- (I + T)ᵀ S_k (I + T), T = (Z_oᵀZ_o + rI)⁻¹ Z_oᵀ(Z_n - Z_o)
+    Paper: relative parameter importance (Suresh, Nkisi-Orji, Wiratunga) over streaming discriminant analysis
+    Keeps: α (one number per trainable weight); n_k, s_k and S_k of every label
+    """

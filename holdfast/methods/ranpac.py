@@ -1,0 +1,26 @@
+"""Ridge regression on random projections of a frozen encoder's features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.heads import Head, RanPACHead
+from holdfast.methods.closed_form import FrozenTrunk
+from holdfast.settings import Settings, setting
+
+
+@dataclass
+class RanPAC(FrozenTrunk):
+    """Random rectified projections, then ridge regression on the labels, both from running sums.
+
+    Equation: score = W_outᵀ h, h = relu(Wᵀz), W_out = (G + ρI)⁻¹ C, G = Σ h hᵀ, C = Σ h yᵀ
+    Paper: McDonnell et al., NeurIPS 2023
+    Keeps: G, one column of C per label and W: M(M+1)/2 + d·M numbers and M + 1 per label
+    """
+
+    features: int = setting(2000, "M, random projections", least=1)
+    ridge: float | None = setting(None, "ρ; none: chosen on validation data", least=1e-6)
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Ridge regression."""
+        return RanPACHead(width, seed=seed, features=self.features, ridge=self.ridge)
