@@ -18,7 +18,7 @@ from accelerate.utils import broadcast_object_list
 
 from holdfast import params as P
 from holdfast.data.batches import Examples
-from holdfast.data.tasks import Scenario, Split, Task, task_of
+from holdfast.data.tasks import Scenario, Task, task_of
 from holdfast.fit import FitResult, fit
 from holdfast.heads import ClosedFormHead, Taught
 from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, search_passes
@@ -84,7 +84,8 @@ class Learner(Predictor):
         with self._ledger.counting() as consolidation:
             self.method.after_task(self, task)
         if isinstance(self.model.head, ClosedFormHead) and not own_split:
-            self.model.head.take_in(self._vectors("valid", moved=self.method.moves))
+            held = self._vectors() if not self.method.moves else self._vectors(moved=True)
+            self.model.head.take_in(held["valid"])
         chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
         trials = list(self._trials.values())
         rest = search_passes(trial, trials, self._ledger.borrowed)
@@ -119,7 +120,7 @@ class Learner(Predictor):
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
         off: Choice = {"lr": self.method.lr} | dict.fromkeys(self.method.strengths, 0.0)
         trial = self.trial(task, off)
-        self._ledger.borrow(LOOK_AHEAD, trial.passes)
+        self._ledger.borrow(LOOK_AHEAD, {"train": trial.passes["train"]})
         return trial
 
     @contextmanager
@@ -210,7 +211,7 @@ class Learner(Predictor):
     def _fit(self, task: Task) -> FitResult:
         """Train; under a closed-form head, by a throw-away linear one over the task's own labels."""
         if self._closed:
-            self._vectors("train")  # as they are before the trunk moves
+            self._vectors()  # as they are before the trunk moves
         with self.model.probed(task.labels, self.seed) if self._closed else nullcontext():
             return fit(
                 self.model,
@@ -242,29 +243,30 @@ class Learner(Predictor):
 
     def _judge(self, task: Task) -> tuple[float, dict[str, float]]:
         """The validation score of a training; a closed-form head takes the task in first."""
-        head, moved = self.model.head, self.method.moves
+        head = self.model.head
         if not isinstance(head, ClosedFormHead):
             return self.score(task.valid), {}
-        old, valid = self._vectors("train"), self._vectors("valid", moved=moved)
-        notes = head.learn(old, self._vectors("train", moved=True) if moved else old, valid)
-        return head.score(valid), notes
+        old = self._vectors()
+        new = self._vectors(moved=True) if self.method.moves else old
+        notes = head.learn(old["train"], new["train"], new["valid"])
+        return head.score(new["valid"]), notes
 
     def cross_validated(self) -> tuple[float, float]:
         """The closed-form head's score on the task's training sentences, left out in turn, and its error."""
         assert isinstance(self.model.head, ClosedFormHead)
-        return self.model.head.cross_validated(self._vectors("train"))
+        return self.model.head.cross_validated(self._vectors()["train"])
 
-    def _vectors(self, part: Part, *, moved: bool = False) -> Taught:
+    def _vectors(self, *, moved: bool = False) -> dict[str, Taught]:
         """Sentence vectors of the task: at its start (computed once), or where the weights have gone."""
-        split: Split = getattr(self._task, part)
+        parts = {"train": self._task.train, "valid": self._task.valid}
 
         def compute() -> Params:
-            if part == "train":  # validation is not counted
-                self.count("moved features" if moved else "features", forward=self.batches, backward=0)
-            return {part: self.model.embed(split.texts)}
+            # As everywhere, validation is not counted.
+            self.count("moved features" if moved else "features", forward=self.batches, backward=0)
+            return {part: self.model.embed(split.texts) for part, split in parts.items()}
 
-        found = compute() if moved else self.once(f"{part} features", compute, each_rate=False)
-        return Taught(found[part], split.labels)
+        found = compute() if moved else self.once("features", compute, each_rate=False)
+        return {part: Taught(found[part], split.labels) for part, split in parts.items()}
 
     # ---- the task at hand, encoded once -----------------------------------------------------------------
 
@@ -286,7 +288,7 @@ class Learner(Predictor):
     @property
     def batches(self) -> int:
         """How many batches one pass over the training sentences takes."""
-        return math.ceil(len(self.train) / self.settings.batch_size)
+        return math.ceil(len(self._task.train) / self.settings.batch_size)
 
     @property
     def task_seed(self) -> int:

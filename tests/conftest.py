@@ -26,6 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.learner import Learner
 from holdfast.method import Method
+from holdfast.methods import METHODS
 from holdfast.models import Classifier, build_classifier
 from holdfast.settings import Settings
 
@@ -143,6 +144,12 @@ def small(**changes: Any) -> Settings:
         "grids": "after",
     }
     return Settings(**values | changes)
+
+
+def make_method(name: str, **values: Any) -> Method:
+    """A method, its random features few enough for a toy."""
+    few = {"features": 48} if name in ("klda", "ranpac") else {}
+    return METHODS[name](**few | values)
 
 
 def make_learner(

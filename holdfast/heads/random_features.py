@@ -143,9 +143,7 @@ class KLDAHead(ClosedFormHead):
             member.take_in(Taught(self._standard(data.features), data.labels), sign)
 
     def settle(self, valid: Taught) -> dict[str, float]:
-        """Each member chooses for itself; on the first task the best width is kept, if one is to be."""
-        standard = Taught(self._standard(valid.features), valid.labels)
-        notes = [member.settle(standard) for member in self._each()]
+        """On the first task the best width is kept, if one is to be; then every member chooses for itself."""
         if self.combine == "best" and len(self.members) > self.draws and len(valid.labels):
             every, ranked = list(self.members), []
             for start in range(0, len(every), self.draws):
@@ -153,7 +151,8 @@ class KLDAHead(ClosedFormHead):
                 ranked.append((self.quality(valid), start))
             best = max(ranked, key=lambda pair: pair[0])[1]
             self.members = nn.ModuleList(every[best : best + self.draws])
-            notes = notes[best : best + self.draws]
+        standard = Taught(self._standard(valid.features), valid.labels)
+        notes = [member.settle(standard) for member in self._each()]
         return notes[0] | {"gamma": self._each()[0].gamma}
 
     def carry(self, move: Tensor) -> None:

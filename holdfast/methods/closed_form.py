@@ -90,8 +90,6 @@ class UnderSLDA(Discriminant, ClosedForm, Quadratic):
 
     λ = ∞ is a trunk that does not move, and is free to try. If that keeps thr of what training can reach
     (`gold`), the trunk stays as it is, on the first task too: where features are good enough nothing drifts.
-
-    Extras: b1 + b1 + b2 + b2 + b2, features before and after the trunk moves, the last consolidation
     """
 
     cannot: ClassVar[dict[str, str]] = {}

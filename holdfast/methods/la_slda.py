@@ -19,5 +19,8 @@ class LASLDA(UnderSLDA, LA):
     Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², α' as in la, of the features z; s_k <- s_k
         (I + T), S_k <- (I + T)ᵀ S_k (I + T), T = (Z_oᵀZ_o + rI)⁻¹ Z_oᵀ(Z_n - Z_o)
     Paper: relative parameter importance (Suresh, Nkisi-Orji, Wiratunga) over streaming discriminant analysis
+    Cost: E_la·b to look ahead + b to measure + E·b + b to measure the importance + 2·b to follow the features
+    Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
+    Extras: 2·(b1 + b2), features before and after the trunk moves; b2, the last consolidation
     Keeps: α (one number per trainable weight); n_k, s_k and S_k of every label
     """
