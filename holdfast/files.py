@@ -48,7 +48,12 @@ def read_json(path: Path) -> Any:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
-    with open(directory / ".lock", "w") as file:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = open(directory / ".lock", "w")  # noqa: SIM115
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

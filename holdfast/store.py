@@ -23,6 +23,7 @@ from holdfast.files import sync_directory, write_bytes
 from holdfast.params import Params
 
 FORMAT = 1
+FILE = "state.safetensors"
 Tensors = Mapping[str, Params]  # groups of tensors: "weights", "importance", ...
 
 
@@ -71,30 +72,36 @@ def _open(path: Path) -> tuple[Any, list[str], Callable[[], Params]]:
 
 
 class Store:
-    """Generations of a learner's state in a directory."""
+    """Generations of a learner's state in a directory.
 
-    def __init__(self, root: Path) -> None:
+    The pointer file names the current generation and all that were committed. A directory it does not name is
+    what a killed process left; the next commit clears it away.
+    """
+
+    def __init__(self, root: Path, keep: int | None = None) -> None:
         self.root = root
+        self.keep = keep
+        """How many generations stay; None is all."""
 
     @property
     def current(self) -> int | None:
         """The committed generation, None before the first."""
-        pointer = self.root / "CURRENT"
-        try:
-            return int(pointer.read_text()) if pointer.exists() else None
-        except ValueError as error:
-            raise HoldfastError(
-                f"{pointer} is damaged; write the number of the last good generation in it"
-            ) from error
+        return self._pointer()[0]
+
+    @property
+    def generations(self) -> list[int]:
+        """Those that can be gone back to."""
+        return self._pointer()[1]
 
     def commit(self, tensors: Tensors, meta: Any) -> int:
-        """Write the next generation and make it current, in this order."""
-        number = (self.current or 0) + 1
-        final = self._path(number)
+        """Write the next generation and make it current, in this order; then drop those beyond `keep`."""
+        _, known = self._pointer()
+        number = max(known, default=0) + 1
+        final = self.path(number)
         temporary = self.root / f".{final.name}.{uuid.uuid4().hex[:8]}.tmp"
         try:
             temporary.mkdir(parents=True)
-            write_tensors(temporary / "state.safetensors", tensors, meta)
+            write_tensors(temporary / FILE, tensors, meta)
             if final.exists():  # left by a process that died before it swapped the pointer
                 shutil.rmtree(final)
             os.replace(temporary, final)
@@ -103,15 +110,49 @@ class Store:
             raise HoldfastError(f"cannot write state in {self.root}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        write_bytes(self.root / "CURRENT", f"{number}\n".encode())
+        kept = [*known, number]
+        self._point(number, kept if self.keep is None else kept[-max(self.keep, 1) :])
         return number
+
+    def rollback(self, number: int) -> None:
+        """Make an earlier generation current. Nothing is deleted: one can go forth again."""
+        if number not in self.generations:
+            kept = ", ".join(map(str, self.generations)) or "none"
+            raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
+        read_meta(self.path(number) / FILE)  # a damaged one is not gone back to
+        self._point(number, self.generations)
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
         """A generation, by default the current one."""
-        number = self.current if number is None else number
-        if number is None:
-            raise HoldfastError(f"{self.root} holds no Holdfast state")
-        return read_tensors(self._path(number) / "state.safetensors")
+        while True:
+            wanted = self.current if number is None else number
+            if wanted is None:
+                raise HoldfastError(f"{self.root} holds no Holdfast state")
+            try:
+                return read_tensors(self.path(wanted) / FILE)
+            except HoldfastError:
+                if number is not None or wanted == self.current:
+                    raise  # otherwise a writer has gone on meanwhile and dropped what was current before
 
-    def _path(self, number: int) -> Path:
+    def path(self, number: int) -> Path:
+        """The directory of a generation."""
         return self.root / f"generation-{number:06d}"
+
+    def _pointer(self) -> tuple[int | None, list[int]]:
+        pointer = self.root / "CURRENT"
+        try:
+            found = json.loads(pointer.read_text())
+            return int(found["current"]), [int(number) for number in found["generations"]]
+        except FileNotFoundError:
+            return None, []
+        except (ValueError, TypeError, KeyError, OSError) as error:
+            raise HoldfastError(
+                f'{pointer} is damaged; write {{"current": N, "generations": [N]}} in it, N being the last good one'
+            ) from error
+
+    def _point(self, number: int, generations: list[int]) -> None:
+        pointer = {"current": number, "generations": generations}
+        write_bytes(self.root / "CURRENT", f"{json.dumps(pointer)}\n".encode())
+        for path in self.root.glob("*generation-*"):
+            if path not in map(self.path, generations):
+                shutil.rmtree(path, ignore_errors=True)

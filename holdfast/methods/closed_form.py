@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from holdfast.data.tasks import Task
     from holdfast.learner import Learner
 
+STILL = 2  # of the points of λ: as a proximal step 100/(lr max α) moves no feature by a thousandth
+
 
 @dataclass
 class ClosedForm(Method):
@@ -126,7 +128,7 @@ class UnderSLDA(Discriminant, ClosedForm, Quadratic):
         """
         still = yield self.still
         enough, grid = self.enough(learner, gold), search.lam_grid(learner.settings)
-        strongest = self.points(gold)[-1]
+        strongest = self.points(gold)[STILL]
         previous = min(self.lam, strongest) if self.tasks_pooled > 1 and self.lam > 0 else strongest
         found = yield from search.strongest(
             previous,
