@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ class Lines(Progress):
         self.console = console
         self.tasks: list[float] = []
         self.total = 0
-        self._said = 0.0
+        self._said = self.began = time.monotonic()
+        self.what = ""
 
     def plan(self, tasks: int) -> None:
         """How many tasks there will be."""
@@ -49,10 +51,17 @@ class Lines(Progress):
                 f"{self.what}  epoch {epoch}/{epochs} loss {losses['task']:.3f} valid {losses['valid']:.3f}"
             )
 
+    def looked(self, done: int, total: int) -> None:
+        """Say how far it is now and then."""
+        if time.monotonic() - self._said > 30:
+            self._said = time.monotonic()
+            self.say(f"  {done} of {total} sentences{self._pace(done, total)}")
+
     def scored(self, score: float, reused: bool) -> None:
         """Say how the training went."""
         took = "found finished" if reused else f"{time.monotonic() - self.began:.1f} s"
-        self.say(f"{self.what}  ->  valid F1 {100 * score:.1f}  ({took})")
+        found = "no validation sentences" if math.isnan(score) else f"valid F1 {100 * score:.1f}"
+        self.say(f"{self.what}  ->  {found}  ({took})")
 
     def note(self, text: str) -> None:
         """Say it."""
@@ -61,6 +70,11 @@ class Lines(Progress):
     def say(self, text: str) -> None:
         """Print a line."""
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _pace(self, done: int, total: int) -> str:
+        """How long the rest of the sentences may take."""
+        spent = time.monotonic() - self.began
+        return f", about {_minutes(spent / done * (total - done))} left" if done and spent > 2 else ""
 
     def _left(self) -> str:
         # The first task has no penalty to search for and says little about the others.
@@ -89,6 +103,14 @@ class Screen(Lines):
         end = f"  at most {rest:.0f} s left of it, {_minutes(now - self.started)} since the start"
         self.live.update(
             Text(f"{self.what}  {bar} {now_at}{end}", style="dim", no_wrap=True, overflow="ellipsis")
+        )
+
+    def looked(self, done: int, total: int) -> None:
+        """Redraw the moving line."""
+        filled = round(20 * done / max(total, 1))
+        bar = "━" * filled + "╌" * (20 - filled)
+        self.live.update(
+            Text(f"{self.what}  {bar} {done}/{total} sentences{self._pace(done, total)}", style="dim")
         )
 
     def scored(self, score: float, reused: bool) -> None:

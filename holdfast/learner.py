@@ -5,23 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 
 from holdfast import params as P
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Scenario, Task, task_of
 from holdfast.fit import FitResult, fit
 from holdfast.heads import ClosedFormHead, Taught
-from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, search_passes
+from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, describe, search_passes, split_state
 from holdfast.losses import objective
 from holdfast.method import Method
 from holdfast.models.classifier import Classifier
@@ -32,6 +29,7 @@ from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
 from holdfast.store import read_meta, write_tensors
+from holdfast.workspace import Workspace
 
 Part = Literal["train", "valid"]
 
@@ -51,6 +49,10 @@ class Learner(Predictor):
     """Where trials wait, so that a killed run resumes; by default a directory that goes with the process."""
     progress: Progress = field(default_factory=Progress)
     accelerator: Accelerator = field(default_factory=Accelerator)
+    origin: Any = None
+    """What it was made of, if it is to be saved: see `state.py`."""
+    history: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """What was learnt, lesson by lesson; never a text of it."""
     tasks_seen: int = 0
     past_rows: list[int] = field(default_factory=list, init=False)
     """Rows of the head whose labels were taught before the current task."""
@@ -64,6 +66,7 @@ class Learner(Predictor):
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
+        self._workspace = Workspace(self.workspace, self.accelerator)
         self._closed = isinstance(self.model.head, ClosedFormHead)
         self._begin_anew()
 
@@ -90,6 +93,7 @@ class Learner(Predictor):
         trials = list(self._trials.values())
         rest = search_passes(trial, trials, self._ledger.borrowed)
         lesson = Lesson(task.name, decision, trials, chosen, rest)
+        self.history.append(lesson.entry(task, self._new))
         self.tasks_seen += 1
         self._begin_anew()
         self.accelerator.wait_for_everyone()  # others may still be reading the trial
@@ -103,6 +107,9 @@ class Learner(Predictor):
         key = _digest(repr((task.name, task.train, task.valid)))
         if key != self._task_key:  # a task that is begun again has taught its labels already
             self.past_rows = [head.labels.index(label) for label in head.seen]
+            self._new = [label for label in task.labels if label not in head.seen]
+            if self.origin is not None:  # nobody has said which scenario it is: the labels do
+                self.scenario = "class-incremental" if self._new else "domain-incremental"
         head.teach(task.labels)
         if rows:
             self.method.grow(rows)
@@ -150,8 +157,11 @@ class Learner(Predictor):
         """Train with these hyper-parameters from the task's start, and put everything back."""
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
-            path = self._directory / f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
-            self.progress.trial(len(self._trials) + 1, describe(choice))
+            path = (
+                self._workspace.directory / f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
+            )
+            with self.method.trying(choice):
+                self.progress.trial(len(self._trials) + 1, describe(choice, moves=self.method.moves))
             reused = path.exists()
             if not reused:
                 try:
@@ -263,7 +273,10 @@ class Learner(Predictor):
         def compute() -> Params:
             # As everywhere, validation is not counted.
             self.count("moved features" if moved else "features", forward=self.batches, backward=0)
-            return {part: self.model.embed(split.texts) for part, split in parts.items()}
+            return {
+                part: self.model.embed(split.texts, on_batch=self.progress.looked)
+                for part, split in parts.items()
+            }
 
         found = compute() if moved else self.once("features", compute, each_rate=False)
         return {part: Taught(found[part], split.labels) for part, split in parts.items()}
@@ -313,6 +326,26 @@ class Learner(Predictor):
 
     # ---- state ------------------------------------------------------------------------------------------
 
+    @classmethod
+    def create(cls, model: str = "minilm", method: str = "auto", **options: Any) -> Learner:
+        """A new learner by the names of its encoder and method; `options` are hyper-parameters."""
+        from holdfast import state
+
+        return state.create(model, method, **options)
+
+    @classmethod
+    def load(cls, path: str | Path, generation: int | None = None) -> Learner:
+        """The learner saved in a directory."""
+        from holdfast import state
+
+        return state.load(Path(path), generation)
+
+    def save(self, path: str | Path) -> int:
+        """Commit what was learnt as the directory's next generation, whole or not at all; its number."""
+        from holdfast import state
+
+        return state.save(self, Path(path))
+
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
         """Everything that survives: weights, the method's state, labels, hyper-parameters."""
         tensors, numbers = split_state(self.method.state_dict())
@@ -320,6 +353,7 @@ class Learner(Predictor):
             "labels": list(self.model.head.labels),
             "seen": list(self.model.head.seen),
             "tasks_seen": self.tasks_seen,
+            "history": list(self.history),
             "hparams": self.method.hparams(),
             "numbers": numbers,
         }
@@ -338,7 +372,7 @@ class Learner(Predictor):
         moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
         self.method.set(**meta["hparams"])
         self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
-        self.tasks_seen = meta["tasks_seen"]
+        self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 
@@ -348,8 +382,7 @@ class Learner(Predictor):
 
     def drop_trials(self) -> None:
         """Delete the trial files of finished tasks."""
-        for path in self._directory.glob("*.trial"):
-            path.unlink(missing_ok=True)
+        self._workspace.clear()
 
     def _begin_anew(self) -> None:
         """Forget the task: its sentences, its trials, what they shared."""
@@ -358,30 +391,6 @@ class Learner(Predictor):
         self._examples = {}
         self._shared = {}
         self._ledger = Ledger()
-
-    @cached_property
-    def _directory(self) -> Path:
-        if self.workspace is not None:
-            self.workspace.mkdir(parents=True, exist_ok=True)
-            return self.workspace
-        name = [""]
-        if self.accelerator.is_main_process:
-            self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
-            name = [self._temporary.name]
-        return Path(broadcast_object_list(name)[0])  # one directory for all processes
-
-
-def split_state(state: dict[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:
-    """A method's state as groups of tensors and as numbers."""
-    tensors = {name: value for name, value in state.items() if isinstance(value, dict)}
-    return tensors, {name: value for name, value in state.items() if name not in tensors}
-
-
-def describe(choice: Choice) -> str:
-    """Hyper-parameters as a person reads them."""
-    return "  ".join(
-        f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int)
-    )
 
 
 def _digest(text: str) -> str:

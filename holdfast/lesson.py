@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from holdfast.data.tasks import Task
 from holdfast.params import Params
 from holdfast.passes import Passes, added, without
 from holdfast.search import Choice, Decision
@@ -55,6 +57,35 @@ class Lesson:
     chosen_passes: Passes
     search_passes: Passes
     """All other passes: those of trials that were not chosen and not looked ahead with."""
+
+    def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
+        """The lesson in a learner's history, as JSON."""
+        trial, notes = self.decision.trial, self.decision.notes
+        fit: dict[str, Any] = getattr(trial, "fit", {})
+        return {
+            "task": self.task,
+            "sentences": len(task.train) + len(task.valid),
+            "labels": len(task.labels),
+            "new": len(new),
+            "score": None if math.isnan(trial.score) else trial.score,
+            "drift": fit.get("drift"),
+            **{name: notes[name] for name in ("chose", "why", "rho") if name in notes},
+        }
+
+
+def split_state(state: dict[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:
+    """A method's state as groups of tensors and as numbers."""
+    tensors = {name: value for name, value in state.items() if isinstance(value, dict)}
+    return tensors, {name: value for name, value in state.items() if name not in tensors}
+
+
+def describe(choice: Choice, *, moves: bool = True) -> str:
+    """Hyper-parameters as a person reads them."""
+    if not moves:
+        return "the encoder as it is"
+    return "  ".join(
+        f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int)
+    )
 
 
 def search_passes(chosen: Trial, trials: list[Trial], borrowed: dict[str, Passes]) -> Passes:

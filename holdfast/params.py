@@ -6,6 +6,7 @@ module is never deep-copied.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -69,6 +70,12 @@ def precise(value: torch.Tensor) -> torch.Tensor:
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
+def layer_of(name: str) -> str:
+    """The part of the model a weight is in: a numbered layer, or what comes before and after them."""
+    numbered = re.search(r"(?:^|\.)(\d+)\.", name)
+    return f"layer {int(numbered[1]) + 1}" if numbered else name.partition(".")[0]
+
+
 def size(params: Params) -> int:
     """How many numbers there are."""
     return sum(value.numel() for value in params.values())
@@ -77,6 +84,7 @@ def size(params: Params) -> int:
 __all__ = [
     "Params",
     "grow",
+    "layer_of",
     "precise",
     "predict",
     "restore",

@@ -18,6 +18,9 @@ class Progress:
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
         """An epoch of it ended."""
 
+    def looked(self, done: int, total: int) -> None:
+        """So many of the sentences have been looked at (or predicted)."""
+
     def scored(self, score: float, reused: bool) -> None:
         """The training ended (or was found finished) with this validation score."""
 

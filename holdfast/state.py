@@ -37,8 +37,6 @@ class Origin:
     settings: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     keep: int = KEEP
-    history: list[dict[str, Any]] = field(default_factory=list)
-    """What was learnt, lesson by lesson; never a text of it."""
 
 
 def create(
@@ -136,7 +134,7 @@ def meta_of(path: Path, generation: int | None = None) -> Any:
 
 
 def fingerprint(model: Classifier) -> str:
-    """A hash of the encoder's own weights, adapters left out: the same for every learner on the same encoder."""
+    """A hash of the encoder's own weights as they come, adapters left out."""
     inside = {
         id(weight)
         for module in model.encoder.modules()
@@ -183,8 +181,8 @@ def card(learner: Learner) -> str:
     ]
     lines += [
         f"| {_cell(entry['task'])} | {entry['sentences']} | {entry['new']} | {_percent(entry['score'])} | "
-        f"{entry['drift']:.3f} |"
-        for entry in origin.history
+        f"{'-' if entry['drift'] is None else format(entry['drift'], '.3f')} |"
+        for entry in learner.history
     ]
     labels = ", ".join(f"`{_cell(label)}`" for label in learner.classes_)
     return "\n".join([*lines, "", "## Labels", "", labels, ""])

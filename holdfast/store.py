@@ -147,7 +147,7 @@ class Store:
             return None, []
         except (ValueError, TypeError, KeyError, OSError) as error:
             raise HoldfastError(
-                f'{pointer} is damaged; write {{"current": N, "generations": [N]}} in it, N being the last good one'
+                f'{pointer} is damaged; put {{"current": N, "generations": [N]}} in it, N the last good one'
             ) from error
 
     def _point(self, number: int, generations: list[int]) -> None:

@@ -18,7 +18,10 @@ from holdfast.heads.sums import ClassSums, Scatter
 from holdfast.metrics import macro_f1
 
 Option = tuple[float, ...]
+PIECE = 4096  # sentences
 UNLIKELY = -50.0  # the least a log-likelihood counts: one hopeless sentence shall not decide
+TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+UNTOLD = 10.0  # the temperature where no validation data has told one
 
 
 class Taught(NamedTuple):
@@ -39,6 +42,8 @@ class ClosedFormHead(nn.Module, ABC):
         self.seed = seed
         self.labels: list[str] = []
         self.seen: list[str] = []
+        # Per temperature, the log-likelihood of validation sentences, over all tasks.
+        self.heat = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
 
     # ---- what every head has ------------------------------------------------------------------------------
 
@@ -102,7 +107,10 @@ class ClosedFormHead(nn.Module, ABC):
             notes["drift"] = relative_drift(old.features, new.features)
             self.carry(ridge_map(old.features, new.features))
         self.take_in(new)
-        return notes | self.settle(valid)
+        notes |= self.settle(valid)
+        if len(valid.labels):
+            self.heat = self.heat + torch.tensor([self.likelihood(valid, t) for t in TEMPERATURES]).double()
+        return notes
 
     @abstractmethod
     def take_in(self, data: Taught, sign: int = 1) -> None:
@@ -133,15 +141,23 @@ class ClosedFormHead(nn.Module, ABC):
         """Macro-F1 on sentence vectors; no number if there are none."""
         return macro_f1(data.labels, self.predict(data.features)) if len(data.labels) else math.nan
 
+    @property
+    def temperature(self) -> float:
+        """What scores are divided by to be probabilities: as likely as validation sentences have been so far.
+
+        In hundreds of dimensions distances are large, and the softmax of the bare scores is always 0 or 1.
+        """
+        return TEMPERATURES[int(self.heat.argmax())] if self.heat.any() else UNTOLD
+
     @torch.no_grad()
-    def quality(self, data: Taught) -> tuple[float, float]:
-        """Macro-F1, then log-likelihood: on small validation sets scores tie often."""
+    def likelihood(self, data: Taught, temperature: float = 1.0) -> float:
+        """The log-likelihood of labels it knows."""
         visible = self.visible_rows()
         known = {self.labels[row]: column for column, row in enumerate(visible)}
         inside = [i for i, label in enumerate(data.labels) if label in known]
         gold = [known[data.labels[i]] for i in inside]
-        likely = self(data.features)[:, visible].log_softmax(1)[inside, gold]
-        return self.score(data), float(likely.clamp(min=UNLIKELY).mean()) if inside else UNLIKELY
+        scores = self(data.features)[:, visible].double() / temperature
+        return float(scores.log_softmax(1)[inside, gold].clamp(min=UNLIKELY).sum())
 
     def cross_validated(self, data: Taught, folds: int = 5) -> tuple[float, float]:
         """Macro-F1 of sentences it has learnt, each left out in turn; the mean of the folds and its error."""
@@ -177,10 +193,10 @@ class SumsHead(ClosedFormHead):
         super().__init__(width, seed=seed)
         self.past = ClassSums(lifted or width, scatter)
         self.options = tuple(options)
-        """What validation data may choose from; the first where none has been seen."""
-        # Per option, n times its validation score and likelihood, over all tasks: eleven sentences of the
-        # latest task do not overrule what hundreds have said before.
-        self.evidence = torch.zeros(len(self.options), 2, dtype=torch.float64)
+        """What validation data may choose from."""
+        # Per option, n times its validation score, over all tasks: eleven sentences of the latest task do not
+        # overrule what hundreds have said before.
+        self.evidence = torch.zeros(len(self.options), dtype=torch.float64)
         self.chosen = self.options[0]
         self.changed()
 
@@ -212,11 +228,12 @@ class SumsHead(ClosedFormHead):
     def statistics(self) -> Params:
         """The sums, what was chosen, and the evidence it rests on."""
         chosen = torch.tensor(self.chosen, dtype=torch.float64)
-        return {**self.past.state(), "chosen": chosen, "evidence": self.evidence}
+        return {**self.past.state(), "chosen": chosen, "evidence": self.evidence, "heat": self.heat}
 
     def load_statistics(self, statistics: Params) -> None:
         """Put the sums back."""
         self.past.load(statistics)
+        self.heat = statistics["heat"].cpu()
         self.chosen = tuple(statistics["chosen"].tolist())
         if statistics["evidence"].shape == self.evidence.shape:  # otherwise other options are open now
             self.evidence = statistics["evidence"].cpu()
@@ -225,8 +242,11 @@ class SumsHead(ClosedFormHead):
         self.changed()
 
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Add to the sums, or subtract."""
-        self.past.add(self.lift(data.features), self.rows(data.labels), sign)
+        """Add to the sums, or subtract; piece by piece, for lifted features take much room."""
+        rows = self.rows(data.labels)
+        for start in range(0, len(rows), PIECE):
+            piece = slice(start, start + PIECE)
+            self.past.add(self.lift(data.features[piece]), rows[piece], sign)
         self.changed()
 
     def carry(self, move: Tensor) -> None:
@@ -240,16 +260,21 @@ class SumsHead(ClosedFormHead):
         self.changed()
         return "" if self.past.scatter == "per-class" else "the pooled sums of all labels"
 
+    @abstractmethod
+    def fitness(self, option: Option) -> float:
+        """How well an option suits the sums by themselves, where validation scores cannot tell."""
+
     def settle(self, valid: Taught) -> dict[str, float]:
-        """The option with the best validation score over all tasks so far, ties by likelihood."""
-        if len(valid.labels) and len(self.options) > 1:
-            found = []
-            for option in self.options:
-                self.chosen = option
-                found.append(self.quality(valid))
-            self.evidence = self.evidence + len(valid.labels) * torch.tensor(found, dtype=torch.float64)
-            best = max(range(len(self.options)), key=lambda i: tuple(self.evidence[i].tolist()))
-            self.chosen = self.options[best]
+        """The option with the best validation score over all tasks so far; ties go to the fittest."""
+        if len(self.options) > 1:
+            if len(valid.labels):
+                found = []
+                for option in self.options:
+                    self.chosen = option
+                    found.append(len(valid.labels) * self.score(valid))
+                self.evidence = self.evidence + torch.tensor(found, dtype=torch.float64)
+            ranked = zip(self.evidence.tolist(), map(self.fitness, self.options), self.options, strict=True)
+            self.chosen = max(ranked, key=lambda one: (round(one[0], 9), one[1]))[2]
         return {}
 
     def changed(self) -> None:

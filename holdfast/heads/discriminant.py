@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Literal
 
 import numpy
@@ -14,8 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads.closed import Option, SumsHead, Taught
 from holdfast.heads.sums import Scatter
 
-# The first is taken where no validation data has told another.
-SHRINKAGES = (1e-2, 1e-4, 3e-4, 1e-3, 3e-3, 3e-2, 0.1, 0.3)
+SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the last for a handful of sentences
 WEIGHTINGS = ("equal", "covariance", "counts")
 Weighting = Literal["equal", "covariance", "counts", "choose"]
 LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # shares of the known sentences that rejection may keep
@@ -28,6 +28,14 @@ def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
     return (1 - shrinkage) * covariance + shrinkage * covariance.trace() / d * identity
 
 
+def oracle_shrinkage(covariance: Tensor, n: float) -> float:
+    """How much to shrink the covariance of n samples: the oracle approximation of Chen et al. (2010)."""
+    d, trace = len(covariance), float(covariance.trace())
+    squares = float(covariance.square().sum())
+    spread = (n + 1 - 2 / d) * (squares - trace**2 / d)
+    return min(1.0, ((1 - 2 / d) * squares + trace**2) / spread) if spread > 0 else 1.0
+
+
 class SLDAHead(SumsHead):
     """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores.
 
@@ -38,6 +46,7 @@ class SLDAHead(SumsHead):
 
     _spreads: dict[bool, Tensor]
     _factored: tuple[Option, Tensor] | None = None
+    _oracle: float | None = None
 
     def __init__(
         self,
@@ -67,6 +76,13 @@ class SLDAHead(SumsHead):
         if WEIGHTINGS[int(option[1])] == "counts":
             bias = bias + (counts.clamp(min=1) / counts.sum().clamp(min=1)).log()
         return weight, bias
+
+    def fitness(self, option: Option) -> float:
+        """Near the shrinkage that the number of sentences calls for; the plainest weighting first."""
+        if self._oracle is None:
+            spread = self._spread(balanced=False)
+            self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))
+        return -abs(math.log(option[0] / self._oracle)) - 1e-6 * option[1]
 
     def settle(self, valid: Taught) -> dict[str, float]:
         """Choose; then note how far validation sentences lie from their nearest class."""
@@ -120,12 +136,16 @@ class SLDAHead(SumsHead):
         super().changed()
         self._spreads = {}
         self._factored = None
+        self._oracle = None
 
     def _factor(self, option: Option) -> Tensor:
         """The Cholesky factor of Σ_e."""
         if self._factored is None or self._factored[0] != option:
-            balanced = WEIGHTINGS[int(option[1])] == "covariance"
-            if balanced not in self._spreads:
-                self._spreads[balanced] = self.past.covariance(balanced=balanced)
-            self._factored = (option, torch.linalg.cholesky(shrunk(self._spreads[balanced], option[0])))
+            spread = self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")
+            self._factored = (option, torch.linalg.cholesky(shrunk(spread, option[0])))
         return self._factored[1]
+
+    def _spread(self, *, balanced: bool) -> Tensor:
+        if balanced not in self._spreads:
+            self._spreads[balanced] = self.past.covariance(balanced=balanced)
+        return self._spreads[balanced]

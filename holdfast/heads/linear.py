@@ -24,6 +24,7 @@ class LinearHead(nn.Module):
     """
 
     trained: ClassVar[bool] = True
+    temperature: ClassVar[float] = 1.0
 
     def __init__(self, width: int, *, seed: int = 0, visible: Visible = "seen") -> None:
         super().__init__()

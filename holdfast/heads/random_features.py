@@ -14,7 +14,7 @@ from holdfast.heads.closed import ClosedFormHead, Option, SumsHead, Taught
 from holdfast.heads.discriminant import SLDAHead, Weighting
 
 WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
-RIDGES = (1e4, *(10.0**j for j in range(-2, 9) if j != 4))  # the first where nothing tells another
+RIDGES = tuple(10.0**j for j in range(-2, 9))
 Combine = Literal["best", "average"]
 PAIRS = 1000  # sentences whose distances tell the median
 
@@ -107,7 +107,7 @@ class KLDAHead(ClosedFormHead):
 
     def statistics(self) -> Params:
         """Those of every member, by number, and the constants."""
-        own = {"centre": self.centre, "spread": self.spread}
+        own = {"centre": self.centre, "spread": self.spread, "heat": self.heat}
         parts = {
             f"{number}.{name}": value
             for number, member in enumerate(self._each())
@@ -117,7 +117,9 @@ class KLDAHead(ClosedFormHead):
 
     def load_statistics(self, statistics: Params) -> None:
         """As many members as there were."""
-        self.centre, self.spread = statistics["centre"].cpu(), statistics["spread"].cpu()
+        self.centre, self.spread, self.heat = (
+            statistics[name].cpu() for name in ("centre", "spread", "heat")
+        )
         kept = {name.partition(".")[0] for name in statistics if "." in name}
         # Chosen widths are not undone by a trial that is put back: all members return, with their own γ.
         while len(self.members) < len(kept):
@@ -148,7 +150,7 @@ class KLDAHead(ClosedFormHead):
             every, ranked = list(self.members), []
             for start in range(0, len(every), self.draws):
                 self.members = nn.ModuleList(every[start : start + self.draws])
-                ranked.append((self.quality(valid), start))
+                ranked.append(((self.score(valid), self.likelihood(valid)), start))
             best = max(ranked, key=lambda pair: pair[0])[1]
             self.members = nn.ModuleList(every[best : best + self.draws])
         standard = Taught(self._standard(valid.features), valid.labels)
@@ -217,6 +219,12 @@ class RanPACHead(SumsHead):
         ridge = option[0] * torch.eye(len(self._gram), dtype=self._gram.dtype)
         weight = torch.cholesky_solve(self.past.sums.T, torch.linalg.cholesky(self._gram + ridge)).T
         return weight, weight.new_zeros(len(weight))
+
+    def fitness(self, option: Option) -> float:
+        """Near the mean eigenvalue of G: neither all ridge nor none."""
+        if self._gram is None:
+            self._gram = self.past.moments()
+        return -abs(math.log(option[0] / max(float(self._gram.trace()) / len(self._gram), 1e-12)))
 
     def settle(self, valid: Taught) -> dict[str, float]:
         """The ridge."""

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from holdfast import search
 from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
 from holdfast.methods.consolidating import AnyImportance
 from holdfast.methods.quadratic import Quadratic
-from holdfast.params import Params
+from holdfast.params import Params, layer_of
 from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
@@ -75,6 +76,13 @@ class LA(AnyImportance, Quadratic):
                 rho = relative_importance(past, ahead[name])
                 yield name, rho, cutoff(rho, self.fraction) if self.tau is None else self.tau
 
+    def by_layer(self, ahead: Params) -> dict[str, float]:
+        """The mean ρ of each layer: what the past needs more than the task at hand, at a glance."""
+        layers: dict[str, list[Tensor]] = {}
+        for name, rho, _ in self.relative(ahead):
+            layers.setdefault(layer_of(name), []).append(rho.flatten())
+        return {layer: round(float(torch.cat(parts).mean()), 4) for layer, parts in layers.items()}
+
     def plain(self, gold: Trial, lam: float) -> Choice:
         """λ is searched with the plain importance, whatever the previous task ended with."""
         return super().plain(gold, lam) | {"down": None}
@@ -91,9 +99,9 @@ class LA(AnyImportance, Quadratic):
             fixed = {name: getattr(self, name) for name in ("down", "up") if name in learner.fixed}
             return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up} | fixed
 
-        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max}
         with self.trying({"lr": lr}):
             ahead = self.ahead(learner, task)
+        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max, "rho": self.by_layer(ahead)}
         room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))
         path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":

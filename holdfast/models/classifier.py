@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
@@ -154,11 +154,19 @@ class Classifier(nn.Module):
             result[indices] = self.head(features).float().cpu()
         return result
 
-    def embed(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
+    def embed(
+        self,
+        texts: Sequence[str],
+        batch_size: int = 64,
+        on_batch: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Tensor:
         """Sentence vectors, in the order of the texts."""
         result = torch.empty(len(texts), self.encoder.config.hidden_size)
+        done = 0
         for indices, features in self._embedded(texts, batch_size):
             result[indices] = features.float().cpu()
+            done += len(indices)
+            on_batch(done, len(texts))
         return result
 
     def _embedded(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], Tensor]]:

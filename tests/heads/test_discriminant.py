@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead, Taught
-from holdfast.heads.discriminant import LEVELS, SHRINKAGES, shrunk
+from holdfast.heads.closed import TEMPERATURES
+from holdfast.heads.discriminant import LEVELS, SHRINKAGES, oracle_shrinkage, shrunk
 from holdfast.heads.sums import ClassSums
 
 NONE = Taught(torch.zeros(0, 2), [])
@@ -217,12 +218,45 @@ def test_the_shrinkage_with_the_best_validation_score_is_chosen():
     head = SLDAHead(12, weighting="equal")
     head.add(sorted(set(data.labels)))
     notes = head.learn(data, data, valid)
-    quality = {}
-    for e in SHRINKAGES:
-        one = taught(SLDAHead(12, shrinkage=e, weighting="equal"), data)
-        quality[e] = one.quality(valid)
-    assert len(set(quality.values())) > 1, "it matters"
-    assert notes["shrinkage"] == max(quality, key=lambda e: quality[e])
+    scores = {e: taught(SLDAHead(12, shrinkage=e, weighting="equal"), data).score(valid) for e in SHRINKAGES}
+    assert len(set(scores.values())) > 1, "it matters"
+    assert scores[notes["shrinkage"]] == max(scores.values())
+
+
+def test_where_scores_tie_the_number_of_sentences_decides():
+    """Far apart, every shrinkage is right: few sentences want much of it, many little."""
+    chosen = {}
+    for n in (2, 2000):
+        data = blobs(n=n, d=12)
+        apart = Taught(data.features + 100 * torch.eye(12)[[int(c[1:]) for c in data.labels]], data.labels)
+        head = SLDAHead(12, weighting="equal")
+        head.add(sorted(set(data.labels)))
+        chosen[n] = head.learn(apart, apart, apart)["shrinkage"]
+        assert head.evidence.unique().numel() == 1, "they tie"
+    assert chosen[2] >= 0.3
+    assert chosen[2000] >= 0.3, "these spheres are shrunk to a sphere for free"
+
+
+def test_oracle_shrinkage_by_hand():
+    """diag(4, 1, 1), n = 20: (1/3 · 18 + 36) / ((21 - 2/3) · (18 - 12)) = 42/122; few samples: all of it."""
+    covariance = torch.diag(torch.tensor([4.0, 1, 1])).double()
+    assert oracle_shrinkage(covariance, 20) == pytest.approx(42 / 122)
+    assert oracle_shrinkage(covariance, 1) == 1.0
+    assert oracle_shrinkage(torch.eye(3).double(), 50) == 1.0, "a sphere is its own shrinkage"
+
+
+def test_the_temperature_makes_validation_sentences_most_likely():
+    data, valid = blobs(n=6, d=40), blobs(seed=0, n=12, d=40)
+    head = SLDAHead(40)
+    head.add(sorted(set(data.labels)))
+    assert head.temperature == 10.0, "nothing has told yet"
+    head.learn(data, data, valid)
+    best = max(TEMPERATURES, key=lambda t: head.likelihood(valid, t))
+    assert head.temperature == best
+    scores = head(valid.features)[:, head.visible_rows()].double() / best
+    gold = head.rows(valid.labels)
+    by_hand = torch.stack([row.log_softmax(0)[k] for row, k in zip(scores, gold, strict=True)]).sum()
+    assert head.likelihood(valid, best) == pytest.approx(float(by_hand))
 
 
 def test_few_sentences_do_not_overrule_many():
@@ -236,9 +270,9 @@ def test_few_sentences_do_not_overrule_many():
     assert head.chosen[0] == first
 
 
-def test_without_validation_data_the_default_stays():
+def test_without_validation_data_the_sums_decide():
     head = taught(SLDAHead(5), blobs())
-    assert head.settle(Taught(torch.zeros(0, 5), [])) == {"shrinkage": 0.01}
+    assert head.settle(Taught(torch.zeros(0, 5), []))["shrinkage"] in SHRINKAGES
     assert math.isnan(head.score(Taught(torch.zeros(0, 5), [])))
 
 
