@@ -255,8 +255,20 @@ def test_the_temperature_makes_validation_sentences_most_likely():
     assert head.temperature == best
     scores = head(valid.features)[:, head.visible_rows()].double() / best
     gold = head.rows(valid.labels)
-    by_hand = torch.stack([row.log_softmax(0)[k] for row, k in zip(scores, gold, strict=True)]).sum()
-    assert head.likelihood(valid, best) == pytest.approx(float(by_hand))
+    by_hand, doubt = 0.0, 1 / (48 + 2)
+    for row, k in zip(scores.log_softmax(1).tolist(), gold.tolist(), strict=True):
+        by_hand += (1 - doubt) * row[k] + doubt * (sum(row) - row[k]) / 3
+    assert head.likelihood(valid, best) == pytest.approx(by_hand)
+
+
+def test_two_right_answers_are_no_certainty():
+    data = blobs(n=4, d=40)
+    head = SLDAHead(40)
+    head.add(sorted(set(data.labels)))
+    head.learn(data, data, part(data, [0, 1]))
+    assert head.score(part(data, [0, 1])) == 1.0
+    likely = (head(data.features)[:2].double() / head.temperature).softmax(1).max(1).values
+    assert (likely < 0.99).all()
 
 
 def test_few_sentences_do_not_overrule_many():
