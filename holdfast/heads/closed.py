@@ -153,8 +153,8 @@ class ClosedFormHead(nn.Module, ABC):
     def likelihood(self, data: Taught, temperature: float = 1.0) -> float:
         """The log-likelihood of labels it knows.
 
-        As in Platt's scaling the n sentences are taken for right with probability (n+1)/(n+2) only: a few that
-        are all right are no proof that none will ever be wrong.
+        As in Platt's scaling the n sentences are taken for right with probability (n+1)/(n+2) only: a few
+        that are all right are no proof that none will ever be wrong.
         """
         visible = self.visible_rows()
         known = {self.labels[row]: column for column, row in enumerate(visible)}
