@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast import cli_state
 from holdfast.errors import HoldfastError
+from holdfast.terminal import console, say_error, start_torch
 
 app = typer.Typer(
     help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
@@ -24,7 +25,6 @@ data_app = typer.Typer(help="Streams: what can be learnt.", no_args_is_help=True
 models_app = typer.Typer(help="Encoders that come without a hub.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
-console = Console()
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
@@ -38,11 +38,6 @@ def main() -> None:
     except HoldfastError as error:
         say_error(f"[red]error:[/red] {escape(str(error))}")
         sys.exit(2)
-
-
-def say_error(markup: str) -> None:
-    """One line on stderr."""
-    Console(stderr=True).print(markup, soft_wrap=True, highlight=False)
 
 
 @app.command()
@@ -219,16 +214,7 @@ def models_get(name: Annotated[str, typer.Argument(help="See `holdfast models li
     console.print(f"{name} is in {path}", soft_wrap=True, highlight=False)
 
 
-def start_torch(threads: int) -> Any:
-    """Import torch with a number of threads: 1 and 2 do not give the same bits, so it is never left open."""
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = str(threads)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    import torch
-
-    torch.set_num_threads(threads)
-    return torch
-
+cli_state.add_to(app)
 
 if __name__ == "__main__":
     main()

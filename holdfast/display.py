@@ -35,7 +35,8 @@ class Lines(Progress):
         """Announce the task, and how long the rest may take once that can be told."""
         self.tasks.append(time.monotonic())
         self.number = number
-        self.say(f"task {number}/{self.total or '?'} {name}{self._left()}")
+        of = f"/{self.total}" if self.total else ""
+        self.say(f"task {number}{of} {name}{self._left()}")
 
     def trial(self, number: int, what: str) -> None:
         """Remember what is being trained."""

@@ -16,8 +16,8 @@ from accelerate import Accelerator
 from holdfast import params as P
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Scenario, Task, task_of
+from holdfast.features import Features
 from holdfast.fit import FitResult, fit
-from holdfast.heads import ClosedFormHead, Taught
 from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, describe, search_passes, split_state
 from holdfast.losses import objective
 from holdfast.method import Method
@@ -67,32 +67,38 @@ class Learner(Predictor):
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
         self._workspace = Workspace(self.workspace, self.accelerator)
-        self._closed = isinstance(self.model.head, ClosedFormHead)
+        self._closed = not self.model.head.trained
+        self.features = Features(self)
         self._begin_anew()
 
     # ---- learning ---------------------------------------------------------------------------------
 
-    def learn(self, task: Task | Sequence[str], labels: Sequence[str] | None = None) -> Lesson:
+    def learn(
+        self, task: Task | Sequence[str], labels: Sequence[str] | None = None, name: str | None = None
+    ) -> Lesson:
         """Search, adopt the chosen training, consolidate.
 
         Texts with their labels are a task too: some are held out for the choices to be made, and a
         closed-form head takes those in as well once they have served.
         """
         own_split = isinstance(task, Task)
-        task = task if isinstance(task, Task) else task_of(task, labels or (), f"task {self.tasks_seen + 1}")
+        if not isinstance(task, Task):
+            task = task_of(task, labels or (), name or f"lesson {self.tasks_seen + 1}")
+        known = self.classes_
         self.begin(task)
+        before = self._score_of(known)
         decision = self._drive(task)
         trial = self.trial(task, decision.trial.choice)
         self._adopt(trial)
         with self._ledger.counting() as consolidation:
             self.method.after_task(self, task)
-        if isinstance(self.model.head, ClosedFormHead) and not own_split:
-            held = self._vectors() if not self.method.moves else self._vectors(moved=True)
-            self.model.head.take_in(held["valid"])
+        after = self._score_of(known, moved=self.method.moves)
+        if self._closed and not own_split:
+            self.features.take_in_valid(task)
         chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
         trials = list(self._trials.values())
         rest = search_passes(trial, trials, self._ledger.borrowed)
-        lesson = Lesson(task.name, decision, trials, chosen, rest)
+        lesson = Lesson(task.name, decision, trials, chosen, rest, (before, after))
         self.history.append(lesson.entry(task, self._new))
         self.tasks_seen += 1
         self._begin_anew()
@@ -199,7 +205,8 @@ class Learner(Predictor):
             self.method.before_task(self, task)
             result = self._fit(task) if self.method.moves else FitResult()
             self.count("train", forward=result.batches, backward=result.batches)
-            score, notes = self._judge(task)
+            # A closed-form head takes the task in before the trial is scored.
+            score, notes = self.features.take_in(task) if self._closed else (self.score(task.valid), {})
             tensors, numbers = split_state(self.method.state_dict())
             meta = {
                 "score": score,
@@ -221,7 +228,7 @@ class Learner(Predictor):
     def _fit(self, task: Task) -> FitResult:
         """Train; under a closed-form head, by a throw-away linear one over the task's own labels."""
         if self._closed:
-            self._vectors()  # as they are before the trunk moves
+            self.features.at(task)  # as they are before the trunk moves
         with self.model.probed(task.labels, self.seed) if self._closed else nullcontext():
             return fit(
                 self.model,
@@ -248,38 +255,6 @@ class Learner(Predictor):
         P.restore(self.model, weights)
         self.method.load_state_dict(state)
         self.model.load_memory(memory)
-
-    # ---- a closed-form head --------------------------------------------------------------------------------
-
-    def _judge(self, task: Task) -> tuple[float, dict[str, float]]:
-        """The validation score of a training; a closed-form head takes the task in first."""
-        head = self.model.head
-        if not isinstance(head, ClosedFormHead):
-            return self.score(task.valid), {}
-        old = self._vectors()
-        new = self._vectors(moved=True) if self.method.moves else old
-        notes = head.learn(old["train"], new["train"], new["valid"])
-        return head.score(new["valid"]), notes
-
-    def cross_validated(self) -> tuple[float, float]:
-        """The closed-form head's score on the task's training sentences, left out in turn, and its error."""
-        assert isinstance(self.model.head, ClosedFormHead)
-        return self.model.head.cross_validated(self._vectors()["train"])
-
-    def _vectors(self, *, moved: bool = False) -> dict[str, Taught]:
-        """Sentence vectors of the task: at its start (computed once), or where the weights have gone."""
-        parts = {"train": self._task.train, "valid": self._task.valid}
-
-        def compute() -> Params:
-            # As everywhere, validation is not counted.
-            self.count("moved features" if moved else "features", forward=self.batches, backward=0)
-            return {
-                part: self.model.embed(split.texts, on_batch=self.progress.looked)
-                for part, split in parts.items()
-            }
-
-        found = compute() if moved else self.once("features", compute, each_rate=False)
-        return {part: Taught(found[part], split.labels) for part, split in parts.items()}
 
     # ---- the task at hand, encoded once -----------------------------------------------------------------
 
@@ -376,9 +351,27 @@ class Learner(Predictor):
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 
+    def _score_of(self, labels: Sequence[str], *, moved: bool = False) -> float | None:
+        """What a lesson does to labels that came before: asked for a learner in daily use only."""
+        if not self._closed or self.origin is None:
+            return None
+        return self.features.score_of(labels, self._task, moved=moved)
+
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Note passes over the data, in batches."""
         self._ledger.count(phase, forward=forward, backward=backward)
+
+    def forget(self, label: str) -> str:
+        """Drop a label; what still carries traces of it, or nothing if nothing does."""
+        row = self.model.head.labels.index(label)
+        traces = self.model.head.forget(label)
+        if self.model.head.trained:
+            self.method.shrink(row)
+        return traces or ("the encoder, which has learnt while it was known" if self.model.adapted else "")
+
+    def work_in(self, directory: Path) -> None:
+        """Let trials wait in this directory from now on."""
+        self._workspace = Workspace(directory, self.accelerator)
 
     def drop_trials(self) -> None:
         """Delete the trial files of finished tasks."""

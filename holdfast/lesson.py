@@ -57,6 +57,8 @@ class Lesson:
     chosen_passes: Passes
     search_passes: Passes
     """All other passes: those of trials that were not chosen and not looked ahead with."""
+    known: tuple[float | None, float | None] = (None, None)
+    """Validation score on labels that came before this task, before and after it, where the task has some."""
 
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """The lesson in a learner's history, as JSON."""

@@ -188,6 +188,12 @@ class Method:
             if kind in ("weights", "zeros"):
                 setattr(self, name, P.grow(getattr(self, name), rows, zero=kind == "zeros"))
 
+    def shrink(self, row: int) -> None:
+        """A head row went: every Params of the state loses it."""
+        for name, kind in self.state.items():
+            if kind in ("weights", "zeros"):
+                setattr(self, name, P.without_row(getattr(self, name), row))
+
 
 def _copied(value: Any) -> Any:
     if isinstance(value, torch.Tensor):

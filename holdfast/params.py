@@ -65,6 +65,14 @@ def grow(params: Params, rows: Params, *, zero: bool) -> Params:
     }
 
 
+def without_row(params: Params, row: int) -> Params:
+    """Take a head row out."""
+    return {
+        name: torch.cat([value[:row], value[row + 1 :]]) if "head.linear." in name else value
+        for name, value in params.items()
+    }
+
+
 def precise(value: torch.Tensor) -> torch.Tensor:
     """In single precision at least: half-precision weights cannot hold a small difference."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
@@ -92,5 +100,6 @@ __all__ = [
     "snapshot",
     "trainable",
     "using",
+    "without_row",
     "zeros",
 ]

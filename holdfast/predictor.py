@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from holdfast.data.tasks import Split
 from holdfast.metrics import macro_f1
@@ -29,9 +31,16 @@ class Predictor:
 
     def predict_proba(self, texts: Sequence[str]) -> np.ndarray:
         """The probability of each of `classes_`, a row per text."""
-        found: np.ndarray = (
-            self.model.logits(texts)[:, self.model.head.visible_rows()].double().softmax(1).numpy()
-        )
+        found: np.ndarray = self.probabilities(self.model.embed(texts)).numpy()
+        return found
+
+    @torch.no_grad()
+    def probabilities(self, features: Tensor) -> Tensor:
+        """The same for sentence vectors."""
+        head = self.model.head
+        device = next(self.model.encoder.parameters()).device
+        logits = head(features.to(device))[:, head.visible_rows()].double().cpu()
+        found: Tensor = (logits / head.temperature).softmax(1)
         return found
 
     def score(self, texts: Split | Sequence[str], labels: Sequence[str] | None = None) -> float:

@@ -113,6 +113,17 @@ def parse(owner: type, name: str, text: str) -> Any:
     return value
 
 
+def parse_setting(owner: type, item: str) -> tuple[str, Any]:
+    """The name and the value of a field from `name=value`."""
+    name, equals, text = item.partition("=")
+    if not equals or name not in fields_of(owner):
+        known = sorted(fields_of(owner))
+        raise HoldfastError(
+            f"--set {item}: " + (unknown(name, known, "setting") if equals else "use name=value")
+        )
+    return name, parse(owner, name, text)
+
+
 def _parse(hint: Any, text: str) -> Any:
     options = get_args(hint)
     if get_origin(hint) is Literal:

@@ -41,26 +41,27 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
     A `split` column is optional; its values are train, valid (validation, dev) and test.
     """
     columns = (text_column, label_column)
-    if _is_hugging_face(path):
-        records = _hugging_face_records(str(path), columns)
-    else:
-        file = Path(path)
-        if not file.is_file():
-            raise HoldfastError(f"{file}: no such file; check the path")
-        if file.suffix not in SUFFIXES:
-            raise HoldfastError(
-                f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
-            )
-        records = json_records(file, columns) if file.suffix == ".jsonl" else table_records(file, columns)
     rows = [
         Row(_cell(record, text_column, place), _cell(record, label_column, place), _split(record, place))
-        for place, record in records
+        for place, record in _records(path, columns)
     ]
     if not rows:
         raise HoldfastError(f"{path}: no rows; it needs one row per sentence with {' and '.join(columns)}")
     if len({row.split is None for row in rows}) > 1:
         raise HoldfastError(f"{path}: only some rows have a split; give every row one, or none")
     return rows
+
+
+def read_texts(path: str | Path, *, text_column: str = "text") -> list[str]:
+    """The sentences of a file, labels or none: as `read_pairs`, or one per line of a .txt file."""
+    if Path(path).suffix == ".txt":
+        texts = [line.strip() for line in _lines(Path(path))]
+        texts = [text for text in texts if text]
+    else:
+        texts = [_cell(record, text_column, place) for place, record in _records(path, (text_column,))]
+    if not texts:
+        raise HoldfastError(f"{path}: no sentences in it")
+    return texts
 
 
 def stream_from_files(
@@ -77,7 +78,7 @@ def stream_from_files(
         for source in sources
     )
     shared = len(tasks) > 1 and len({task.labels for task in tasks}) == 1
-    return Stream(_name(path), tasks, "domain-incremental" if shared else "class-incremental")
+    return Stream(stem(path), tasks, "domain-incremental" if shared else "class-incremental")
 
 
 def digest(path: str | Path) -> str:
@@ -92,6 +93,19 @@ def digest(path: str | Path) -> str:
             part = hashlib.file_digest(content, "sha256").hexdigest()
         total.update(f"{part}  {file.name}\n".encode())
     return total.hexdigest()[:12]
+
+
+def _records(path: str | Path, columns: Collection[str]) -> Iterator[Record]:
+    if _is_hugging_face(path):
+        return _hugging_face_records(str(path), columns)
+    file = Path(path)
+    if not file.is_file():
+        raise HoldfastError(f"{file}: no such file; check the path")
+    if file.suffix not in SUFFIXES:
+        raise HoldfastError(
+            f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
+        )
+    return json_records(file, columns) if file.suffix == ".jsonl" else table_records(file, columns)
 
 
 def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
@@ -242,7 +256,8 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _name(path: str | Path) -> str:
+def stem(path: str | Path) -> str:
+    """What a source of sentences is called: its file's name without the ending."""
     return str(path).rpartition("/")[2] if str(path).startswith(HUB) else Path(path).resolve().stem
 
 
@@ -261,7 +276,7 @@ def _task(path: str | Path, rows: Rows, seed: int) -> Task:
                 f"{path}: label {min(unseen)!r} is in the {split!r} rows but never in 'train';"
                 " add it to 'train'"
             )
-    return Task(_name(path), **{split: Split.of([row[:2] for row in part]) for split, part in parts.items()})
+    return Task(stem(path), **{split: Split.of([row[:2] for row in part]) for split, part in parts.items()})
 
 
 def _stratified(path: str | Path, rows: Rows, seed: int) -> dict[str, Rows]:

@@ -65,6 +65,14 @@ class LinearHead(nn.Module):
         """Mark labels as seen."""
         self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
 
+    def forget(self, label: str) -> str:
+        """Drop a label's row; what still carries traces of it."""
+        kept = [row for row, name in enumerate(self.labels) if name != label]
+        self.linear = _linear(self.linear.weight.detach()[kept], self.linear.bias.detach()[kept])
+        self.labels.remove(label)
+        self.seen = [name for name in self.seen if name != label]
+        return "every weight that was trained while it was known"
+
     def visible_rows(self) -> list[int]:
         """The rows that importance and prediction look at."""
         if self.visible == "all":

@@ -52,7 +52,7 @@ class Auto(LASLDA):
         if len(task.labels) < 2 or not len(task.valid):
             return stay("one label or no validation sentences: nothing to train on")
         with learner.using(learner.trial(task, self.still)):
-            frozen, error = learner.cross_validated()
+            frozen, error = learner.features.cross_validated(task)
         if frozen + error >= self.share(learner):
             return stay("no training could be better by enough", frozen=frozen)
         if not learner.model.adaptable:
@@ -60,7 +60,8 @@ class Auto(LASLDA):
         each = self.seconds_of_a_training(learner, task)
         if each > self.seconds:
             return stay(f"a look-ahead would take about {each:.0f} s, over the budget", frozen=frozen)
-        gold = yield {"lr": learner.rates()[-1], "lam": 0.0}
+        rates = sorted(learner.rates())
+        gold = yield {"lr": rates[len(rates) // 2], "lam": 0.0}
         notes = {"frozen": frozen, "gold": gold.score}
         if frozen + error >= self.enough(learner, gold):
             return stay("a look-ahead was not better by enough", **notes)

@@ -1,0 +1,264 @@
+"""The everyday jobs behind the commands: teach a file, answer for texts, test on a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import queue
+import shutil
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from holdfast import state
+from holdfast.data.readers import Rows, read_pairs, stem
+from holdfast.data.tasks import Split, Task
+from holdfast.errors import HoldfastError
+from holdfast.heads import ClosedFormHead
+from holdfast.learner import Learner
+from holdfast.lesson import Lesson
+from holdfast.metrics import macro_f1
+from holdfast.progress import Progress
+from holdfast.settings import unknown
+from holdfast.store import Store
+
+Format = Literal["text", "jsonl", "csv"]
+UNKNOWN = "(unknown)"
+CHUNK = 4096  # sentences of a file that are answered at a time
+
+
+# ---- learning -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Learnt:
+    """What a lesson from a file came to."""
+
+    learner: Learner
+    lesson: Lesson
+    generation: int
+    new: list[str]
+    more: list[str]
+
+
+def learn(
+    path: Path,
+    source: str,
+    *,
+    method: str | None = None,
+    model: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    keep: int | None = None,
+    progress: Progress | None = None,
+    **hyper_parameters: Any,
+) -> Learnt:
+    """Teach a file to the learner in a directory (a new one, if there is none) and commit a generation."""
+    rows = read_pairs(source, text_column=text_column, label_column=label_column)
+    with state.working_in(path):
+        learner = _opened(path, method, model, hyper_parameters)
+        learner.progress = progress or Progress()
+        # Trials belong to the generation they start from: after a rollback they are others.
+        trials = path / ".trials" / f"{Store(path).current or 0:06d}"
+        learner.work_in(trials)
+        if keep is not None:
+            learner.origin.keep = keep
+        known = set(learner.classes_)
+        for oddity in oddities(rows, learner.classes_):
+            learner.progress.note(f"note: {oddity}")
+        lesson = _taught(learner, source, rows)
+        generation = state.commit(learner, path)
+        shutil.rmtree(trials.parent, ignore_errors=True)
+    labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
+    new = [label for label in labels if label not in known]
+    return Learnt(learner, lesson, generation, new, [label for label in labels if label in known])
+
+
+def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
+    """One lesson from a file's rows: split as they say, or with some held out and then learnt as well."""
+    if rows[0].split is None:
+        return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
+    parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
+    if not len(parts["train"]):
+        raise HoldfastError(f"{source}: no 'train' rows in the split column; mark some, or drop the column")
+    taught = {*parts["train"].labels, *learner.classes_}
+    if unseen := sorted(set(parts["valid"].labels) - taught):
+        raise HoldfastError(f"{source}: label {unseen[0]!r} is in the 'valid' rows but never in 'train'")
+    return learner.learn(Task(stem(source), **parts, test=Split((), ())))
+
+
+def _opened(path: Path, method: str | None, model: str | None, hyper_parameters: dict[str, Any]) -> Learner:
+    """The learner of a directory, or a new one; what was chosen at its beginning cannot be changed later."""
+    if Store(path).current is None:
+        return state.create(model or "minilm", method or "auto", **hyper_parameters)
+    learner = state.load(path)
+    for name, asked, has in (
+        ("method", method, learner.origin.method),
+        ("model", model, learner.origin.model),
+    ):
+        if asked is not None and asked != has:
+            raise HoldfastError(
+                f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
+            )
+    if fixed := [name for name in hyper_parameters if name != "seconds"]:
+        raise HoldfastError(
+            f"{path} was begun already: --set {fixed[0]} can only be given to a new directory"
+        )
+    learner.method.set(**{name: value for name, value in hyper_parameters.items() if name == "seconds"})
+    return learner
+
+
+def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
+    """What a user should hear about a file: repeated rows, texts with two labels, labels that look alike."""
+    found = []
+    pairs = Counter((row.text, row.label) for row in rows)
+    if repeated := sum(count - 1 for count in pairs.values()):
+        found.append(f"{repeated} rows repeat another one; they count as often as they occur")
+    labels: defaultdict[str, set[str]] = defaultdict(set)
+    for text, label in pairs:
+        labels[text].add(label)
+    if torn := {text: own for text, own in labels.items() if len(own) > 1}:
+        text, own = next(iter(torn.items()))
+        found.append(
+            f"{len(torn)} texts have more than one label, such as {_short(text)!r}: {', '.join(sorted(own))}"
+        )
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for label in (*known, *(row.label for row in rows)):
+        alike[" ".join(label.split()).casefold()].add(label)
+    for own in alike.values():
+        if len(own) > 1:
+            spelt = " and ".join(repr(label) for label in sorted(own))
+            found.append(f"labels {spelt} differ only by case or spaces, and are two labels; is that meant?")
+    return found
+
+
+def forget_label(path: Path, label: str) -> tuple[int, str]:
+    """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
+    with state.working_in(path):
+        learner = state.load(path)
+        if label not in learner.classes_:
+            raise HoldfastError(f"{path}: {unknown(label, learner.classes_, 'label')}")
+        traces = learner.forget(label)
+        return state.commit(learner, path), traces
+
+
+# ---- answering ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    """What a learner says about one text."""
+
+    text: str
+    label: str | None
+    """None where the input is like nothing that was learnt."""
+    probability: float
+    top: list[tuple[str, float]]
+
+
+def answers(
+    learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
+) -> list[Answer]:
+    """Labels and probabilities; with `reject`, inputs further out than that share of known ones have none."""
+    if not learner.classes_:
+        raise HoldfastError("this learner has no labels yet; teach it some")
+    if not len(texts):
+        return []
+    classes, features = learner.classes_, learner.model.embed(texts)
+    far = [False] * len(texts)
+    if reject is not None:
+        head = learner.model.head
+        if not isinstance(head, ClosedFormHead):
+            raise HoldfastError("a trained head has no distance to tell unknown inputs by; begin with slda")
+        far = (head.distances(features) > head.threshold(reject)).tolist()
+    likely = learner.probabilities(features)
+    best, places = likely.topk(min(max(top, 1), len(classes)), dim=1)
+    found = []
+    for text, away, values, order in zip(texts, far, best.tolist(), places.tolist(), strict=True):
+        ranked = [(classes[i], value) for i, value in zip(order, values, strict=True)]
+        found.append(Answer(text, None if away else ranked[0][0], ranked[0][1], ranked))
+    return found
+
+
+def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> Iterator[str]:
+    """Answers as lines: tab-separated for people, JSONL or CSV for programs."""
+    if style == "csv" and header:
+        yield "text,label,probability"
+    for answer in found:
+        label = UNKNOWN if answer.label is None else answer.label
+        if style == "jsonl":
+            top = [{"label": name, "probability": round(value, 6)} for name, value in answer.top]
+            record = {"text": answer.text, "label": answer.label, "probability": round(answer.probability, 6)}
+            yield json.dumps(record | ({"top": top} if len(top) > 1 else {}), ensure_ascii=False)
+        elif style == "csv":
+            line = io.StringIO()
+            csv.writer(line, lineterminator="").writerow([answer.text, label, f"{answer.probability:.6f}"])
+            yield line.getvalue()
+        else:
+            rest = "".join(f"\t{name} {value:.3f}" for name, value in answer.top[1:])
+            yield f"{label}\t{answer.probability:.3f}\t{' '.join(answer.text.split())}{rest}"
+
+
+def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
+    """Pieces of a long list."""
+    return (texts[start : start + size] for start in range(0, len(texts), size))
+
+
+def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]:
+    """Lines as they come, as many as are there at once: one line is answered without waiting for more."""
+    lines: queue.Queue[str | None] = queue.Queue(maxsize=4 * most)
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line.rstrip("\r\n"))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    open_ = True
+    while open_:
+        batch: list[str | None] = [lines.get()]
+        while len(batch) < most and not lines.empty():
+            batch.append(lines.get())
+        open_ = batch[-1] is not None
+        if texts := [line for line in batch if line]:
+            yield texts
+
+
+# ---- testing ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    """How a learner does on a file."""
+
+    score: float
+    rows: list[tuple[str, float, float, float, int]]
+    """label, precision, recall, F1, sentences."""
+    labels: list[str]
+    confusion: list[list[int]]
+    """Gold labels down, predictions across."""
+
+
+def evaluate(learner: Learner, split: Split) -> Report:
+    """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
+    predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
+    gold = sorted(set(split.labels))
+    table = precision_recall_fscore_support(split.labels, predicted, labels=gold, zero_division=0)
+    shown = [*gold, *sorted(set(predicted) - set(gold))]
+    rows = [
+        (label, *map(float, values[:3]), int(values[3])) for label, *values in zip(gold, *table, strict=True)
+    ]
+    matrix = confusion_matrix(split.labels, predicted, labels=shown)
+    return Report(macro_f1(split.labels, predicted), rows, shown, matrix.tolist())
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:57]}..."
