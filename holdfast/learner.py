@@ -24,7 +24,7 @@ from holdfast.method import Method
 from holdfast.models.classifier import Classifier
 from holdfast.params import Params
 from holdfast.passes import Ledger, Passes, added
-from holdfast.predictor import Predictor
+from holdfast.persistent import Persistent
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
@@ -35,7 +35,7 @@ Part = Literal["train", "valid"]
 
 
 @dataclass
-class Learner(Predictor):
+class Learner(Persistent):
     """Teaches a model one task after another, keeping the method's state and nothing else."""
 
     model: Classifier
@@ -301,26 +301,6 @@ class Learner(Predictor):
 
     # ---- state ------------------------------------------------------------------------------------------
 
-    @classmethod
-    def create(cls, model: str = "minilm", method: str = "auto", **options: Any) -> Learner:
-        """A new learner by the names of its encoder and method; `options` are hyper-parameters."""
-        from holdfast import state
-
-        return state.create(model, method, **options)
-
-    @classmethod
-    def load(cls, path: str | Path, generation: int | None = None) -> Learner:
-        """The learner saved in a directory."""
-        from holdfast import state
-
-        return state.load(Path(path), generation)
-
-    def save(self, path: str | Path) -> int:
-        """Commit what was learnt as the directory's next generation, whole or not at all; its number."""
-        from holdfast import state
-
-        return state.save(self, Path(path))
-
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
         """Everything that survives: weights, the method's state, labels, hyper-parameters."""
         tensors, numbers = split_state(self.method.state_dict())
@@ -360,14 +340,6 @@ class Learner(Predictor):
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Note passes over the data, in batches."""
         self._ledger.count(phase, forward=forward, backward=backward)
-
-    def forget(self, label: str) -> str:
-        """Drop a label; what still carries traces of it, or nothing if nothing does."""
-        row = self.model.head.labels.index(label)
-        traces = self.model.head.forget(label)
-        if self.model.head.trained:
-            self.method.shrink(row)
-        return traces or ("the encoder, which has learnt while it was known" if self.model.adapted else "")
 
     def work_in(self, directory: Path) -> None:
         """Let trials wait in this directory from now on."""

@@ -1,0 +1,324 @@
+"""A learner in a directory: saved and opened again, gone back, exact where it promises to be."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from conftest import class_stream, domain_stream, make_method, save_tiny_bert, small
+
+from holdfast import Learner, state
+from holdfast.data.tasks import Split, held_out
+from holdfast.errors import HoldfastError
+from holdfast.everyday import forget_label
+from holdfast.heads import SLDAHead
+from holdfast.store import Store
+
+STREAM = class_stream()
+FAST = small(epochs=1)
+
+
+def create(tiny: str, method: str = "slda", **options) -> Learner:
+    few = {"features": 48} if method in ("klda", "ranpac") else {}
+    return state.create(tiny, method, settings=FAST, **few | options)
+
+
+def taught(tiny: str, method: str = "slda", tasks: int = 2, **options) -> Learner:
+    learner = create(tiny, method, **options)
+    for task in STREAM.tasks[:tasks]:
+        learner.learn(task.train.texts, task.train.labels)
+    return learner
+
+
+TEXTS = [text for task in STREAM for text in task.test.texts]
+
+
+# ---- three lines --------------------------------------------------------------------------------------
+
+
+def test_learn_save_load_predict(tiny_bert, tmp_path):
+    learner = taught(tiny_bert)
+    assert learner.save(tmp_path / "mine") == 1
+    other = Learner.load(tmp_path / "mine")
+    assert other.classes_ == learner.classes_ == [*STREAM.tasks[0].labels, *STREAM.tasks[1].labels]
+    assert np.array_equal(other.predict_proba(TEXTS), learner.predict_proba(TEXTS))
+    assert other.predict(TEXTS) == learner.predict(TEXTS)
+    task = STREAM.tasks[0]
+    assert other.score(task.test.texts, task.test.labels) == other.score(task.test) > 0.9
+
+
+def test_probabilities_are_in_the_order_of_the_classes(tiny_bert):
+    learner = taught(tiny_bert)
+    likely = learner.predict_proba(TEXTS)
+    assert likely.shape == (len(TEXTS), len(learner.classes_))
+    assert np.allclose(likely.sum(1), 1)
+    assert [learner.classes_[i] for i in likely.argmax(1)] == learner.predict(TEXTS)
+
+
+@pytest.mark.parametrize("method", ["seq", "la", "slda", "klda", "ranpac", "first+slda", "la+slda", "auto"])
+def test_every_kind_of_learner_goes_on_where_it_was(tiny_bert, tmp_path, method):
+    learner = taught(tiny_bert, method, tasks=1)
+    learner.save(tmp_path)
+    other = Learner.load(tmp_path)
+    task = STREAM.tasks[1]
+    for one in (learner, other):
+        one.learn(task.train.texts, task.train.labels)
+    assert other.predict(TEXTS) == learner.predict(TEXTS)
+    assert other.history == learner.history
+    assert [entry["new"] for entry in other.history] == [2, 2]
+
+
+def test_what_the_user_fixed_stays_fixed(tiny_bert, tmp_path):
+    learner = taught(tiny_bert, shrinkage=0.123, weighting="counts")
+    learner.save(tmp_path)
+    other = Learner.load(tmp_path)
+    assert other.method.shrinkage == 0.123
+    assert other.model.head.chosen == learner.model.head.chosen
+    assert other.fixed == {"shrinkage", "weighting"}
+
+
+def test_joint_training_is_refused(tiny_bert):
+    with pytest.raises(HoldfastError, match="all tasks at once"):
+        create(tiny_bert, "mtl")
+    with pytest.raises(HoldfastError, match="did you mean 'slda'"):
+        create(tiny_bert, "sldaa")
+
+
+# ---- on disk ------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_any_text_is_on_disk(tiny_bert, tmp_path):
+    secrets = [f"swordfish{i} music{i % 3}" for i in range(12)]
+    for method in ("auto", "la"):
+        learner = create(tiny_bert, method)
+        learner.learn([*secrets, *(f"light{i % 3}" for i in range(12))], ["open"] * 12 + ["shut"] * 12)
+        learner.save(tmp_path / method)
+        for path in (tmp_path / method).rglob("*"):
+            if path.is_file():
+                assert b"swordfish" not in path.read_bytes(), path
+
+
+def test_only_safetensors_and_json(tiny_bert, tmp_path):
+    taught(tiny_bert).save(tmp_path)
+    kinds = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert kinds == {"CURRENT", "README.md", ".lock", "state.safetensors"}
+    assert json.loads((tmp_path / "CURRENT").read_text()) == {"current": 1, "generations": [1]}
+
+
+def test_old_generations_are_kept_as_long_as_asked(tiny_bert, tmp_path):
+    learner = taught(tiny_bert, tasks=1, keep=3)
+    for n in range(1, 6):
+        assert learner.save(tmp_path) == n
+    assert Store(tmp_path).generations == [3, 4, 5]
+    assert sorted(path.name for path in tmp_path.glob("generation-*")) == [
+        f"generation-{n:06d}" for n in (3, 4, 5)
+    ]
+
+
+def test_rollback_goes_back_and_forth(tiny_bert, tmp_path):
+    learner = create(tiny_bert)
+    for task in STREAM:
+        learner.learn(task.train.texts, task.train.labels)
+        learner.save(tmp_path)
+    store = Store(tmp_path)
+    store.rollback(1)
+    assert len(Learner.load(tmp_path).classes_) == 2
+    store.rollback(3)
+    assert len(Learner.load(tmp_path).classes_) == 6
+    store.rollback(2)
+    other = Learner.load(tmp_path)
+    assert other.save(tmp_path) == 4, "a number is never used twice"
+    with pytest.raises(HoldfastError, match=r"no generation 9; there are 1, 2, 3, 4"):
+        store.rollback(9)
+
+
+def test_a_damaged_generation_is_not_gone_back_to(tiny_bert, tmp_path):
+    learner = taught(tiny_bert, tasks=1)
+    learner.save(tmp_path)
+    learner.save(tmp_path)
+    file = tmp_path / "generation-000001" / "state.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(HoldfastError, match="not a readable Holdfast state"):
+        Store(tmp_path).rollback(1)
+    assert Store(tmp_path).current == 2
+
+
+def test_another_model_under_the_same_name_is_refused(tmp_path):
+    place = tmp_path / "model"
+    save_tiny_bert(place)
+    taught(str(place)).save(tmp_path / "mine")
+    shutil.rmtree(place)
+    save_tiny_bert(place, layers=1)
+    with pytest.raises(HoldfastError, match=r"another model than the one now called .*fingerprint"):
+        Learner.load(tmp_path / "mine")
+
+
+def test_the_fingerprint_is_the_encoders_own(tiny_bert, one_layer):
+    plain, adapted = create(tiny_bert, "slda"), create(tiny_bert, "la+slda")
+    assert plain.origin.fingerprint == adapted.origin.fingerprint
+    assert create(one_layer).origin.fingerprint != plain.origin.fingerprint
+
+
+def test_the_card_says_what_it_is(tiny_bert, tmp_path):
+    learner = taught(tiny_bert)
+    learner.save(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: holdfast\n")
+    assert "4 labels, 2 lessons" in card
+    assert re.search(r"\| lesson 1 \| 24 \| 2 \| \d+\.\d \| 0\.000 \|", card)
+    assert all(f"`{label}`" in card for label in learner.classes_)
+
+
+def test_a_runs_own_state_is_not_a_learner(tmp_path):
+    Store(tmp_path).commit({"weights": {}}, {"learner": {}, "run": {}})
+    with pytest.raises(HoldfastError, match="not a learner's"):
+        Learner.load(tmp_path)
+
+
+# ---- exactness, whole learners ------------------------------------------------------------------------
+
+
+def same_head(left: Learner, right: Learner) -> None:
+    mine, other = left.model.head, right.model.head
+    assert isinstance(mine, SLDAHead)
+    assert isinstance(other, SLDAHead)
+    assert sorted(mine.labels) == sorted(other.labels)
+    order = [other.labels.index(label) for label in mine.labels]
+    for a, b in zip(mine.solve(mine.chosen), other.solve(other.chosen), strict=True):
+        # One part in a million: a sentence's vector itself depends that much on its neighbours in a batch.
+        assert torch.allclose(a, b[order], rtol=0, atol=1e-6 * float(a.abs().max()))
+
+
+def exact(tiny: str) -> Learner:
+    return create(tiny, "slda", shrinkage=0.05, weighting="equal")
+
+
+def test_files_in_any_order_and_number_make_the_same_head(tiny_bert):
+    pairs = [pair for task in STREAM for pair in zip(task.train.texts, task.train.labels, strict=True)]
+    at_once, piecewise = exact(tiny_bert), exact(tiny_bert)
+    at_once.learn([text for text, _ in pairs], [label for _, label in pairs])
+    mixed = pairs[::5] + pairs[1::5] + pairs[4::5] + pairs[2::5] + pairs[3::5]
+    for start in range(0, len(mixed), 13):  # every label arrives in several lessons
+        piece = mixed[start : start + 13]
+        piecewise.learn([text for text, _ in piece], [label for _, label in piece])
+    same_head(at_once, piecewise)
+
+
+def test_two_states_merged_are_one(tiny_bert, tmp_path):
+    both, left, right = exact(tiny_bert), exact(tiny_bert), exact(tiny_bert)
+    for number, task in enumerate(STREAM):
+        both.learn(task.train.texts, task.train.labels)
+        half = len(task.train) // 2 + number
+        left.learn(task.train.texts[:half], task.train.labels[:half])
+        right.learn(task.train.texts[half:], task.train.labels[half:])
+    right.save(tmp_path)
+    left.merge(Learner.load(tmp_path))
+    same_head(left, both)
+
+
+def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
+    left = taught(tiny_bert)
+    for other in (taught(one_layer), taught(tiny_bert, "ranpac"), taught(tiny_bert, "first+slda")):
+        with pytest.raises(HoldfastError, match="same frozen encoder"):
+            left.merge(other)
+
+
+@pytest.mark.parametrize("method", ["slda", "auto"])
+def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, method):
+    options = {"shrinkage": 0.05, "weighting": "equal"} | ({"seconds": 0.0} if method == "auto" else {})
+    gone = STREAM.tasks[0].labels[1]
+    learner, clean = create(tiny_bert, method, **options), create(tiny_bert, method, **options)
+    for task in STREAM:
+        pairs = list(zip(task.train.texts, task.train.labels, strict=True))
+        kept = [pair for pair in pairs if pair[1] != gone]
+        learner.learn([text for text, _ in pairs], [label for _, label in pairs])
+        clean.learn([text for text, _ in kept], [label for _, label in kept])
+    learner.save(tmp_path)
+    assert forget_label(tmp_path, gone) == (2, "")
+    other = Learner.load(tmp_path)
+    same_head(other, clean)
+    assert gone not in other.predict(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("method", "traces"),
+    [("la", "every weight"), ("klda", "pooled"), ("ranpac", "pooled"), ("first+slda", "encoder")],
+)
+def test_elsewhere_forgetting_says_what_keeps_traces(tiny_bert, tmp_path, method, traces):
+    learner = taught(tiny_bert, method)
+    gone = learner.classes_[0]
+    learner.save(tmp_path)
+    assert traces in forget_label(tmp_path, gone)[1]
+    other = Learner.load(tmp_path)
+    assert gone not in other.classes_
+    assert set(other.predict(TEXTS)) <= set(other.classes_)
+    task = STREAM.tasks[2]
+    other.learn(task.train.texts, task.train.labels)  # and it goes on learning
+    assert len(other.classes_) == 5
+
+
+# ---- the trunk ----------------------------------------------------------------------------------------
+
+
+def test_an_untouched_trunk_is_the_encoder_as_it_came(tiny_bert):
+    plain, adapted = create(tiny_bert, "slda"), create(tiny_bert, "la+slda")
+    assert adapted.model.adaptable
+    assert not adapted.model.adapted
+    assert torch.equal(plain.model.embed(TEXTS), adapted.model.embed(TEXTS))
+
+
+def test_the_throw_away_head_does_not_stay(tiny_bert):
+    learner = taught(tiny_bert, "first+slda", tasks=1)
+    assert learner.model.adapted
+    tensors, _ = learner.state()
+    assert not [name for name in tensors["weights"] if "head" in name]
+    assert isinstance(learner.model.head, SLDAHead)
+
+
+def test_any_encoder_will_do_for_a_closed_form_head(tmp_path):
+    """A family without adapters: slda works, auto stays frozen and says so, la+slda says what it misses."""
+    from transformers import AutoTokenizer, DebertaConfig, DebertaModel
+
+    save_tiny_bert(tmp_path / "tiny")
+    words = AutoTokenizer.from_pretrained(tmp_path / "tiny")
+    place = tmp_path / "other"
+    config = DebertaConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+    )
+    DebertaModel(config).save_pretrained(place)
+    words.save_pretrained(place)
+    learner = taught(str(place), "slda")
+    assert len(learner.predict(TEXTS)) == len(TEXTS)
+    auto = state.create(str(place), "auto", settings=FAST, thr=1.0)
+    task = domain_stream().tasks[0]
+    auto.learn(task.train.texts, task.train.labels)
+    assert auto.history[-1]["chose"] == "frozen"
+    with pytest.raises(HoldfastError, match="no adapters for the model type 'deberta'"):
+        create(str(place), "la+slda")
+
+
+# ---- held out -----------------------------------------------------------------------------------------
+
+
+def test_a_tenth_is_held_out_of_every_label():
+    split = Split.of(
+        [(f"{label} {i}", label) for label, n in (("a", 40), ("b", 3), ("c", 2)) for i in range(n)]
+    )
+    train, valid = held_out(split)
+    assert valid.counts() == {"a": 4, "b": 1}
+    assert train.counts() == {"a": 36, "b": 2, "c": 2}
+    assert sorted(train.texts + valid.texts) == sorted(split.texts)
+    more = Split.of([*zip(split.texts, split.labels, strict=True), *((f"d {i}", "d") for i in range(10))])
+    assert set(valid.texts) <= set(held_out(more)[1].texts), "a new label leaves the others' split alone"
+
+
+def test_methods_are_made_with_few_features_here():
+    assert make_method("klda").features == 48
