@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.methods.closed_form import UnderSLDA
 from holdfast.methods.la import LA
+from holdfast.methods.under_slda import UnderSLDA
 
 
 @dataclass
