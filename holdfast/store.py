@@ -153,6 +153,8 @@ class Store:
     def _point(self, number: int, generations: list[int]) -> None:
         pointer = {"current": number, "generations": generations}
         write_bytes(self.root / "CURRENT", f"{json.dumps(pointer)}\n".encode())
-        for path in self.root.glob("*generation-*"):
-            if path not in map(self.path, generations):
+        for path in (*self.root.glob("generation-*"), *self.root.glob(".*.tmp")):
+            if path.is_dir() and path not in map(self.path, generations):
                 shutil.rmtree(path, ignore_errors=True)
+            elif path.is_file():
+                path.unlink(missing_ok=True)
