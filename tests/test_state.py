@@ -9,7 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import class_stream, domain_stream, make_method, save_tiny_bert, small
+from conftest import class_stream, domain_stream, save_tiny_bert, small
 
 from holdfast import Learner, state
 from holdfast.data.tasks import Split, held_out
@@ -318,7 +318,3 @@ def test_a_tenth_is_held_out_of_every_label():
     assert sorted(train.texts + valid.texts) == sorted(split.texts)
     more = Split.of([*zip(split.texts, split.labels, strict=True), *((f"d {i}", "d") for i in range(10))])
     assert set(valid.texts) <= set(held_out(more)[1].texts), "a new label leaves the others' split alone"
-
-
-def test_methods_are_made_with_few_features_here():
-    assert make_method("klda").features == 48

@@ -1,0 +1,95 @@
+"""How much the everyday tool costs beyond the encoder itself, as ratios in one run.
+
+learn_vs_embedding: teaching 2,000 utterances to a frozen-encoder learner in a directory (sums, the choice of
+shrinkage and weighting, cross-validation, a committed generation) over embedding the same utterances with the
+bare encoder. predict_vs_encoder: predictions per second over sentences per second of the bare encoder loop.
+Each is the best of three turns, taken in alternation so that a busy machine slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--sentences", type=int, default=2000)
+parser.add_argument("--model", default="minilm")
+parser.add_argument("--method", default="auto")
+parser.add_argument("--threads", type=int, default=1)
+parser.add_argument("--turns", type=int, default=3)
+parser.add_argument("--json", action="store_true")
+options = parser.parse_args()
+os.environ["OMP_NUM_THREADS"] = str(options.threads)
+
+import torch  # noqa: E402
+
+from holdfast import state  # noqa: E402
+from holdfast.data import load_stream  # noqa: E402
+from holdfast.models.sources import load_encoder  # noqa: E402
+
+torch.set_num_threads(options.threads)
+encoder, tokenizer = load_encoder(options.model)
+encoder.eval()
+
+
+@torch.no_grad()
+def bare(texts: list[str]) -> None:
+    """What anyone would write: sort by length, pad each batch to its longest, mean of the tokens."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+    for start in range(0, len(order), 64):
+        rows = [texts[i] for i in order[start : start + 64]]
+        batch = tokenizer(rows, padding=True, truncation=True, max_length=128, return_tensors="pt")
+        tokens = encoder(**batch).last_hidden_state
+        mask = batch["attention_mask"].unsqueeze(-1)
+        (tokens * mask).sum(1) / mask.sum(1)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+tasks = load_stream("home").tasks
+pairs = [pair for task in tasks for pair in zip(task.train.texts, task.train.labels, strict=True)]
+pairs = (pairs * (1 + options.sentences // len(pairs)))[: options.sentences]
+texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
+
+with tempfile.TemporaryDirectory() as place:
+    known = [pair for task in tasks for pair in zip(task.valid.texts, task.valid.labels, strict=True)]
+
+    def learn(turn: int) -> float:
+        learner = state.create(options.model, options.method)
+        learner.learn([text for text, _ in known], [label for _, label in known])
+        learner.save(Path(place) / str(turn))
+        learner = state.load(Path(place) / str(turn))
+
+        def lesson() -> None:
+            learner.learn(texts, labels)
+            learner.save(Path(place) / str(turn))
+
+        return seconds(lesson)
+
+    learner = state.create(options.model, options.method)
+    learner.learn(texts, labels)
+    bare(texts[:200])  # warm
+    turns = [
+        (seconds(lambda: bare(texts)), learn(turn), seconds(lambda: learner.predict_proba(texts)))
+        for turn in range(options.turns)
+    ]
+
+embedding, learning, predicting = (min(column) for column in zip(*turns, strict=True))
+found = {
+    "sentences": len(texts),
+    "method": options.method,
+    "labels": len(learner.classes_),
+    "embedding_per_second": round(len(texts) / embedding, 1),
+    "learn_vs_embedding": round(learning / embedding, 3),
+    "predict_vs_encoder": round(embedding / predicting, 3),
+}
+print(json.dumps(found, indent=1) if options.json else "\n".join(f"{k}: {v}" for k, v in found.items()))

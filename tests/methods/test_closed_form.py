@@ -1,0 +1,296 @@
+"""Methods under a closed-form head: when the trunk stays, when it moves, and what follows it."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, class_stream, domain_stream, lopsided, make_learner, small
+
+import holdfast.learner as learning
+from holdfast import importance, state
+from holdfast import params as P
+from holdfast.heads import SLDAHead, Taught
+from holdfast.heads.drift import ridge_map
+from holdfast.methods import METHODS
+from holdfast.search import rounded
+
+TEXTS = [text for stream in (class_stream(), domain_stream()) for task in stream for text in task.test.texts]
+
+
+@pytest.fixture
+def trainings(monkeypatch) -> list[dict[str, Any]]:
+    """Every training from now on."""
+    found: list[dict[str, Any]] = []
+    original = learning.fit
+
+    def watched(model, method, *args, **kwargs):
+        found.append(method.hparams())
+        return original(model, method, *args, **kwargs)
+
+    monkeypatch.setattr(learning, "fit", watched)
+    return found
+
+
+# ---- staying ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mas+slda", "la+slda", "auto"])
+def test_features_that_are_good_enough_are_left_alone(tiny_bert, trainings, name):
+    """Class-incrementally: not one training, and the predictions of slda to the bit."""
+    stream = class_stream()
+    learner, plain = (make_learner(tiny_bert, METHODS[one](), stream, small()) for one in (name, "slda"))
+    for task in stream:
+        decision = learner.learn(task).decision
+        plain.learn(task)
+        assert decision.trial.choice["lam"] == math.inf
+    assert trainings == []
+    assert not learner.model.adapted
+    assert torch.equal(learner.model.logits(TEXTS), plain.model.logits(TEXTS))
+
+
+@pytest.mark.parametrize("name", ["first+slda", "mas+slda", "la+slda", "auto"])
+def test_one_label_or_no_validation_data_is_nothing_to_train_on(tiny_bert, trainings, name):
+    learner = state.create(tiny_bert, name, settings=small())
+    learner.learn(["music0 music1"] * 5, ["only"] * 5)
+    learner.learn(["light0 light1", "mail0 mail1"], ["a", "b"])
+    assert trainings == []
+    assert learner.classes_ == ["only", "a", "b"]
+
+
+def test_first_slda_trains_on_the_first_task_alone(tiny_bert, trainings):
+    stream = class_stream()
+    learner = make_learner(tiny_bert, METHODS["first+slda"](), stream, small(rates=(1e-3, 1e-2)))
+    learner.learn(stream.tasks[0])
+    assert [run["lr"] for run in trainings] == [1e-3, 1e-2]
+    weights = P.snapshot(learner.model)
+    learner.learn(stream.tasks[1])
+    assert len(trainings) == 2
+    assert_same_bits(P.snapshot(learner.model), weights)
+
+
+# ---- moving -------------------------------------------------------------------------------------------
+
+
+def moved(tiny: str, name: str = "mas+slda", **values: Any) -> Any:
+    """A learner whose trunk moves on the second domain, and what it was before."""
+    stream = domain_stream()
+    method = METHODS[name](**{"lam": 0.01, **values})
+    learner = make_learner(tiny, method, stream, small(), fixed={"lam", *values})
+    learner.learn(stream.tasks[0])
+    before = {n: v.clone() for n, v in learner.model.head.statistics().items()}
+    old = {part: learner.model.embed(getattr(stream.tasks[1], part).texts) for part in ("train", "valid")}
+    lesson = learner.learn(stream.tasks[1])
+    return SimpleNamespace(learner=learner, stream=stream, before=before, old=old, lesson=lesson)
+
+
+def test_the_past_is_carried_along_and_the_task_added(tiny_bert):
+    """Against the same steps taken by hand from what was there before."""
+    run = moved(tiny_bert)
+    task, learner = run.stream.tasks[1], run.learner
+    new = learner.model.embed(task.train.texts)
+    assert not torch.equal(new, run.old["train"])
+    by_hand = SLDAHead(32)
+    by_hand.become(learner.model.head.labels, learner.model.head.seen)
+    by_hand.load_statistics(run.before)
+    by_hand.carry(ridge_map(run.old["train"], new))
+    by_hand.take_in(Taught(new, task.train.labels))
+    for name in ("counts", "sums", "triangles"):
+        found = learner.model.head.statistics()[name]
+        assert torch.allclose(found, by_hand.statistics()[name], rtol=1e-6, atol=1e-9), name
+    drift = float((new - run.old["train"]).norm() / run.old["train"].norm())
+    assert run.lesson.decision.trial.fit["drift"] == pytest.approx(drift, rel=1e-5)
+
+
+def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(tiny_bert, monkeypatch):
+    seen: list[Any] = []
+    original = learning.fit
+
+    def watched(model, method, train, *args, **kwargs):
+        seen.append((list(model.head.labels), model.head.trained, train.objective))
+        return original(model, method, train, *args, **kwargs)
+
+    monkeypatch.setattr(learning, "fit", watched)
+    stream = lopsided(class_stream())
+    learner = make_learner(tiny_bert, METHODS["mas+slda"](lam=1.0), stream, small(), fixed={"lam"})
+    for task in stream.tasks[:2]:
+        learner.learn(task)
+    labels, trained, objective = seen[-1]
+    assert labels == list(stream.tasks[1].labels)
+    assert trained
+    counts = stream.tasks[1].train.counts()
+    n = counts.total()
+    assert objective.weights.tolist() == pytest.approx([n / (2 * counts[label]) for label in labels])
+    assert torch.equal(objective.log_prior, torch.zeros(2)), "no prior: there is no past to balance against"
+    assert not learner.model.head.trained
+
+
+def test_an_infinite_strength_trains_nothing(tiny_bert, trainings):
+    stream = domain_stream()
+    learner = make_learner(tiny_bert, METHODS["la+slda"](), stream, small())
+    learner.begin(stream.tasks[0])
+    weights = P.snapshot(learner.model)
+    trial = learner.trial(stream.tasks[0], {"lr": 0.01, "lam": math.inf})
+    assert trainings == []
+    assert trial.fit["epochs"] == 0
+    assert_same_bits(trial.params, weights)
+
+
+def test_a_strong_proximal_pull_is_a_still_trunk(tiny_bert):
+    """Where the search starts nothing moves, so that λ = ∞ can stand for it."""
+    run = moved(tiny_bert)
+    learner, task = run.learner, run.stream.tasks[2]
+    learner.begin(task)
+    gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
+    still = learner.trial(task, learner.method.still)
+    strongest = learner.method.points(gold)[2]
+    held = learner.trial(task, {"lr": 1e-2, "lam": strongest})
+    assert gold.fit["drift"] > 0.05
+    assert held.fit["drift"] < 0.02 * gold.fit["drift"]
+    assert held.score == pytest.approx(still.score, abs=0.1)
+
+
+# ---- importance without a head ------------------------------------------------------------------------
+
+
+def test_importance_is_of_the_features(tiny_bert):
+    """Mean over samples of |∂‖z‖²/∂θ|, one sample at a time."""
+    stream = domain_stream()
+    learner = make_learner(tiny_bert, METHODS["mas+slda"](), stream, small())
+    learner.begin(stream.tasks[0])
+    learner.model.adapted = True
+    data, model = learner.train, learner.model
+    found = importance.mas(model, data, batch_size=8)
+    weights = P.trainable(model)
+    slow = P.zeros(P.snapshot(model))
+    model.eval()
+    for i in range(len(data)):
+        z = model.features(data.collate([i]))
+        gradients = torch.autograd.grad(z.square().sum(), list(weights.values()), allow_unused=True)
+        for name, gradient in zip(weights, gradients, strict=True):
+            if gradient is not None:
+                slow[name] += gradient.abs() / len(data)
+    assert set(found) == set(weights)
+    for name in weights:
+        assert torch.allclose(found[name], slow[name], rtol=1e-3, atol=1e-6), name
+    assert not [name for name in found if name.startswith("head")]
+
+
+def test_adapters_that_have_not_acted_are_measured_too(tiny_bert):
+    stream = class_stream()
+    learner = make_learner(tiny_bert, METHODS["la+slda"](), stream, small())
+    learner.learn(stream.tasks[0])
+    assert not learner.model.adapted
+    adapters = [value for name, value in learner.method.alpha.items() if ".adapter." in name]
+    assert adapters
+    assert any(float(value.max()) > 0 for value in adapters)
+
+
+# ---- the search ---------------------------------------------------------------------------------------
+
+
+def fake(choice: dict[str, Any], score: float) -> Any:
+    return SimpleNamespace(choice=choice, score=score, params={})
+
+
+@pytest.mark.parametrize("breaks", [1e-3, 0.5, 40.0, 1e-9])
+def test_the_strongest_strength_that_is_good_enough(breaks):
+    """Scores fall from gold to still once λ passes a point: the grid point just below it is found."""
+    method = METHODS["mas+slda"](thr=0.9)
+    method.alpha, method.tasks_pooled = {"w": torch.tensor([2.0])}, 1
+    learner: Any = SimpleNamespace(
+        settings=small(lam_decay=0.1, lam_steps=7, lam_trials=5), scenario="domain-incremental", tasks_seen=1
+    )
+    gold = fake({"lr": 0.01, "lam": 0.0}, 0.8)
+    plan, answer, asked = method.strongest_lam(learner, gold), None, []
+    while True:
+        try:
+            choice = plan.send(answer)
+        except StopIteration as end:
+            decision = end.value
+            break
+        asked.append(choice["lam"])
+        answer = fake(choice, 0.8 if choice["lam"] <= breaks else 0.5)
+    start = rounded(100 / (0.01 * 2.0))
+    grid = [rounded(start * 0.1**j) for j in range(8)]
+    expected = max((lam for lam in grid if lam <= breaks), default=0.0)
+    assert decision.trial.choice["lam"] == expected
+    assert asked[0] == math.inf
+    assert start not in asked, "that it is too strong is known from λ = ∞"
+    assert len(asked) <= 1 + 4
+    if expected:
+        assert decision.notes["lam_max"] == rounded(expected / 0.1)
+
+
+def test_a_previous_strength_that_passes_is_kept():
+    method = METHODS["mas+slda"](thr=0.9, lam=3.0)
+    method.alpha, method.tasks_pooled = {"w": torch.tensor([2.0])}, 2
+    learner: Any = SimpleNamespace(settings=small(), scenario="domain-incremental", tasks_seen=2)
+    gold = fake({"lr": 0.01, "lam": 0.0}, 0.8)
+    plan = method.strongest_lam(learner, gold)
+    assert next(plan)["lam"] == math.inf
+    assert plan.send(fake({}, 0.5))["lam"] == 3.0
+    with pytest.raises(StopIteration) as end:
+        plan.send(fake({"lr": 0.01, "lam": 3.0}, 0.79))
+    assert end.value.value.trial.choice["lam"] == 3.0
+
+
+# ---- auto ---------------------------------------------------------------------------------------------
+
+
+def auto(tiny: str, **values: Any) -> Any:
+    stream = domain_stream()
+    learner = make_learner(tiny, METHODS["auto"](**values), stream, small(epochs=6), fixed=set(values))
+    learner.learn(stream.tasks[0])
+    return learner, stream
+
+
+def test_auto_says_why_it_stays(tiny_bert, trainings):
+    learner, stream = auto(tiny_bert, seconds=0.0, thr=1.0)
+    notes = learner.learn(stream.tasks[1]).decision.notes
+    assert notes["chose"] == "frozen"
+    assert "over the budget" in notes["why"]
+    assert 0 < notes["frozen"] < 1
+    assert trainings == []
+
+
+def test_auto_moves_where_a_look_ahead_is_clearly_better(tiny_bert, trainings, monkeypatch):
+    learner, stream = auto(tiny_bert, seconds=0.0, thr=1.0)
+    learner.method.seconds = 600.0
+    monkeypatch.setattr(learner.features, "cross_validated", lambda task: (0.3, 0.01))
+    assert not learner.method.alpha, "nothing was measured while it stayed"
+    lesson = learner.learn(stream.tasks[1])
+    notes = lesson.decision.notes
+    assert notes["gold"] > 0.31
+    assert notes["chose"] == "moving features" or notes["why"] == "out of time"
+    assert trainings
+    if notes["chose"] == "moving features":
+        assert learner.model.adapted
+        assert learner.method.alpha, "the sentences at hand stood in for the past"
+        assert learner.method.tasks_pooled == 2
+
+
+def test_auto_keeps_to_its_budget(monkeypatch):
+    """Of a search that would go on only what fits is made; the best that holds is taken."""
+    method = METHODS["auto"](seconds=10.0)
+    method.tasks_pooled = 1
+    clock = iter([0.0, 4.0, 4.0, 8.0, 8.0, 12.0])
+    monkeypatch.setattr("holdfast.methods.auto.time.monotonic", lambda: next(clock))
+
+    def endless():
+        for lam in (5.0, 3.0, 1.0):
+            yield {"lr": 0.01, "lam": lam}
+        raise AssertionError("never reached")
+
+    still, gold = fake({"lam": math.inf}, 0.5), fake({"lam": 0.0}, 0.9)
+    plan = method.within(0.0, endless(), still, gold)
+    made = [next(plan)]
+    made.append(plan.send(fake(made[0], 0.6)))
+    with pytest.raises(StopIteration) as end:
+        plan.send(fake(made[1], 0.7))
+    assert [choice["lam"] for choice in made] == [5.0, 3.0]
+    assert end.value.value.trial.choice["lam"] == 3.0
+    assert end.value.value.notes["flags"] == ["budget"]
