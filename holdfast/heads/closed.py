@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -107,7 +107,8 @@ class ClosedFormHead(nn.Module, ABC):
             notes["drift"] = relative_drift(old.features, new.features)
             self.carry(ridge_map(old.features, new.features))
         self.take_in(new)
-        notes |= self.settle(valid)
+        # Where the trunk has been trained on these sentences, their features say nothing about others.
+        notes |= self.settle(valid, new if old is new else None)
         if len(valid.labels):
             self.heat = self.heat + torch.tensor([self.likelihood(valid, t) for t in TEMPERATURES]).double()
         return notes
@@ -121,8 +122,11 @@ class ClosedFormHead(nn.Module, ABC):
         """The features moved by z -> z (I + move): the statistics follow."""
 
     @abstractmethod
-    def settle(self, valid: Taught) -> dict[str, float]:
-        """Choose what is left open on validation data; what was chosen, by name."""
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
+        """Choose what is left open on validation data; what was chosen, by name.
+
+        `learnt` are sentences it has just taken in that may serve for validation too, each left out in turn.
+        """
 
     # ---- using it -----------------------------------------------------------------------------------------
 
@@ -169,17 +173,20 @@ class ClosedFormHead(nn.Module, ABC):
         wrong = (likely.sum(1) - right) / (len(visible) - 1)
         return float(((1 - doubt) * right + doubt * wrong).sum())
 
-    def cross_validated(self, data: Taught, folds: int = 5) -> tuple[float, float]:
-        """Macro-F1 of sentences it has learnt, each left out in turn; the mean of the folds and its error."""
+    def left_out(self, data: Taught, folds: int = 5) -> Iterator[Taught]:
+        """Sentences it has learnt, fold by fold; while one is looked at, the head has not learnt it."""
         statistics = self.statistics()
         order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # every fold has every label
-        scores = []
         for fold in range(min(folds, len(order))):
             places = order[fold::folds]
             part = Taught(data.features[places], [data.labels[i] for i in places])
             self.take_in(part, sign=-1)
-            scores.append(self.score(part) if self.visible_rows() else 0.0)
+            yield part
             self.load_statistics(statistics)
+
+    def cross_validated(self, data: Taught) -> tuple[float, float]:
+        """Macro-F1 of sentences it has learnt, each left out in turn; the mean of the folds and its error."""
+        scores = [self.score(part) if self.visible_rows() else 0.0 for part in self.left_out(data)]
         found = torch.tensor(scores, dtype=torch.float64)
         return float(found.mean()), float(found.std(correction=0)) / max(len(scores) - 1, 1) ** 0.5
 
@@ -274,18 +281,26 @@ class SumsHead(ClosedFormHead):
     def fitness(self, option: Option) -> float:
         """How well an option suits the sums by themselves, where validation scores cannot tell."""
 
-    def settle(self, valid: Taught) -> dict[str, float]:
-        """The option with the best validation score over all tasks so far; ties go to the fittest."""
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
+        """The option with the best score over all tasks so far; ties go to the fittest."""
         if len(self.options) > 1:
-            if len(valid.labels):
-                found = []
-                for option in self.options:
-                    self.chosen = option
-                    found.append(len(valid.labels) * self.score(valid))
-                self.evidence = self.evidence + torch.tensor(found, dtype=torch.float64)
-            ranked = zip(self.evidence.tolist(), map(self.fitness, self.options), self.options, strict=True)
+            evidence = self.evidence + self._scores(valid)
+            if learnt is not None:
+                for part in self.left_out(learnt):
+                    evidence = evidence + self._scores(part)
+            self.evidence = evidence
+            ranked = zip(evidence.tolist(), map(self.fitness, self.options), self.options, strict=True)
             self.chosen = max(ranked, key=lambda one: (round(one[0], 9), one[1]))[2]
         return {}
+
+    def _scores(self, data: Taught) -> Tensor:
+        """n times the score of every option."""
+        found = torch.zeros(len(self.options), dtype=torch.float64)
+        if len(data.labels) and self.visible_rows():
+            for number, option in enumerate(self.options):
+                self.chosen = option
+                found[number] = len(data.labels) * self.score(data)
+        return found
 
     def changed(self) -> None:
         """The sums are others now: whatever was solved from them is not theirs."""

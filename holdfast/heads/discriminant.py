@@ -55,7 +55,7 @@ class SLDAHead(SumsHead):
         seed: int = 0,
         lifted: int = 0,
         shrinkage: float | None = None,
-        weighting: Weighting = "choose",
+        weighting: Weighting = "equal",
         scatter: Scatter = "per-class",
     ) -> None:
         # A covariance of balanced classes needs that of each class.
@@ -84,9 +84,9 @@ class SLDAHead(SumsHead):
             self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))
         return -abs(math.log(option[0] / self._oracle)) - 1e-6 * option[1]
 
-    def settle(self, valid: Taught) -> dict[str, float]:
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
         """Choose; then note how far validation sentences lie from their nearest class."""
-        super().settle(valid)
+        super().settle(valid, learnt)
         if n := float(len(valid.labels)):
             found = self.distances(valid.features).quantile(torch.tensor(LEVELS, dtype=torch.float64))
             self.calibration = self.calibration + n * torch.cat([torch.ones(1).double(), found])

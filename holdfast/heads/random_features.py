@@ -144,8 +144,11 @@ class KLDAHead(ClosedFormHead):
         for member in self._each():
             member.take_in(Taught(self._standard(data.features), data.labels), sign)
 
-    def settle(self, valid: Taught) -> dict[str, float]:
-        """On the first task the best width is kept, if one is to be; then every member chooses for itself."""
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
+        """On the first task the best width is kept, if one is to be; then every member chooses for itself.
+
+        On validation data alone: leaving sentences out in turn would take minutes with thousands of features.
+        """
         if self.combine == "best" and len(self.members) > self.draws and len(valid.labels):
             every, ranked = list(self.members), []
             for start in range(0, len(every), self.draws):
@@ -226,8 +229,8 @@ class RanPACHead(SumsHead):
             self._gram = self.past.moments()
         return -abs(math.log(option[0] / max(float(self._gram.trace()) / len(self._gram), 1e-12)))
 
-    def settle(self, valid: Taught) -> dict[str, float]:
-        """The ridge."""
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
+        """The ridge, on validation data alone: each takes a factorisation."""
         super().settle(valid)
         return {"ridge": self.chosen[0]}
 

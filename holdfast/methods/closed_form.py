@@ -68,7 +68,7 @@ class Discriminant(Method):
         None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6
     )
     weighting: Weighting = setting(
-        "choose", "classes of unequal size: equal, covariance (in Σ too), counts (a prior) or choose"
+        "equal", "classes of unequal size: equal, covariance (in Σ too), counts (a prior) or choose"
     )
     scatter: Scatter = setting("per-class", "one S per class (exact removal), or one for all (less disk)")
 

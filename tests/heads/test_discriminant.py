@@ -217,10 +217,28 @@ def test_the_shrinkage_with_the_best_validation_score_is_chosen():
     data, valid = blobs(n=3, d=12), blobs(n=6, d=12)
     head = SLDAHead(12, weighting="equal")
     head.add(sorted(set(data.labels)))
-    notes = head.learn(data, data, valid)
+    notes = head.learn(data, Taught(data.features, data.labels), valid)
     scores = {e: taught(SLDAHead(12, shrinkage=e, weighting="equal"), data).score(valid) for e in SHRINKAGES}
     assert len(set(scores.values())) > 1, "it matters"
     assert scores[notes["shrinkage"]] == max(scores.values())
+
+
+def test_sentences_left_out_in_turn_are_evidence_too():
+    """Where the trunk has not moved, training sentences tell as validation sentences do."""
+    data = blobs(n=5, d=12)
+    head = SLDAHead(12)
+    head.add(sorted(set(data.labels)))
+    head.learn(data, data, Taught(torch.zeros(0, 12), []))
+    order = sorted(range(20), key=lambda i: data.labels[i])
+    expected = torch.zeros(len(SHRINKAGES)).double()
+    for fold in range(5):
+        out = order[fold::5]
+        rest = part(data, [i for i in range(20) if i not in out])
+        for number, e in enumerate(SHRINKAGES):
+            one = taught(SLDAHead(12, shrinkage=e), rest)
+            expected[number] += len(out) * one.score(part(data, out))
+    assert torch.allclose(head.evidence, expected)
+    assert float(head.past.counts.sum()) == 20
 
 
 def test_where_scores_tie_the_number_of_sentences_decides():
@@ -300,7 +318,7 @@ def test_cross_validation_is_learning_without_the_fold():
     data = blobs(n=5)
     head = taught(fixed(), data)
     before = {name: value.clone() for name, value in head.statistics().items()}
-    mean, error = head.cross_validated(data, folds=5)
+    mean, error = head.cross_validated(data)
     order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])
     scores = []
     for fold in range(5):
