@@ -1,12 +1,15 @@
 """The paper's metrics on matrices small enough to work out by hand, and what a run cost."""
 
 import math
+import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import precision_recall_fscore_support
 
+from holdfast import metrics
 from holdfast.metrics import forgetting, forward_transfer, macro_f1, overall, positive_backward_transfer
 from holdfast.passes import added, without
 
@@ -146,3 +149,38 @@ def test_passes_add_up_and_come_apart_again() -> None:
     assert without(both, two) == one  # a phase with nothing left is not in it
     assert without(both, {}) == both
     assert added() == without(one, one) == {}
+
+
+# ---- paired differences ---------------------------------------------------------------------------------
+
+
+def test_a_paired_difference_is_that_of_the_scores():
+    gold = [["a", "b", "a", "c"] * 10, ["a", "c"] * 9]
+    draw = random.Random(0)
+    runs = [[[draw.choice([label, "a", "z"]) for label in task] for task in gold] for _ in range(4)]
+    found = metrics.paired_difference(gold, runs[:2], runs[2:], draws=400)
+
+    def mean(some):
+        return np.mean([metrics.macro_f1(t, p) for run in some for t, p in zip(gold, run, strict=True)])
+
+    assert found.mean == pytest.approx(mean(runs[:2]) - mean(runs[2:]))
+    assert found.low < found.mean < found.high
+    assert 0.02 < found.error < 0.2
+    again = metrics.paired_difference(gold, runs[:2], runs[2:], draws=400)
+    assert again == found, "the same seed, the same numbers"
+
+
+def test_a_run_against_itself_differs_by_nothing_for_sure():
+    gold = [["a", "b"] * 10]
+    run = [[["a"] * 20]]
+    assert metrics.paired_difference(gold, run, run, draws=50) == metrics.Difference(0.0, 0.0, 0.0, 0.0)
+
+
+def test_the_standard_error_of_a_share():
+    """One run right on p of n sentences of one label, the other never: F1 of a share, by simulation."""
+    gold, right = [["a"] * 200], [[["a"] * 100 + ["b"] * 100]]
+    wrong = [[["b"] * 200]]
+    found = metrics.paired_difference(gold, right, wrong, draws=2000)
+    shares = np.random.default_rng(1).binomial(200, 0.5, 20000) / 200
+    assert found.mean == pytest.approx(2 * 0.5 / 1.5)
+    assert found.error == pytest.approx((2 * shares / (1 + shares)).std(), rel=0.1)
