@@ -42,7 +42,12 @@ from holdfast.progress import Progress
 from holdfast.settings import parse
 from holdfast.store import Store
 
-every_method = pytest.mark.parametrize("name", METHODS)
+# Those that share their code with a sibling run with the slow tests: the quick ones are to stay quick.
+SIBLINGS = {"si", "rwalk", "ancl-lwf", "la-merge", "klda", "first+slda", "mas+slda"}
+every_method = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SIBLINGS else []) for name in METHODS],
+)
 SETTINGS = small(epochs=2)
 STREAMS = {"classes": class_stream, "domains": domain_stream}
 
