@@ -12,8 +12,8 @@ HEAD = """# The methods
 Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps them equal.
 
 z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
-early stopping. "Keeps" is what survives a task beside the weights; it may grow with the labels, never with the
-number of tasks. In the methods with `slda` z are sentence vectors, d of them, and Z their matrix.
+early stopping. "Keeps" is what survives a task beside the weights; it may grow with the labels, never with
+the number of tasks. In the methods with `slda` z are sentence vectors, d of them, and Z their matrix.
 """
 
 COSTS = """## Passes over the data
