@@ -33,7 +33,7 @@ def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
                 colour = "#fff" if share > 0.55 else INK
                 middle = left + CELL * column + CELL / 2 - 1
                 parts.append(_text(middle, y + 16, str(value), anchor="middle", colour=colour, size=10))
-    return _svg(left + size + top, top + size + 20, parts)
+    return _svg(left + max(size + top, 400), top + size + 20, parts)
 
 
 def layers(held: Mapping[str, tuple[float, float | None]]) -> str:
