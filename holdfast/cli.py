@@ -38,6 +38,12 @@ def main() -> None:
     except HoldfastError as error:
         say_error(f"[red]error:[/red] {escape(str(error))}")
         sys.exit(2)
+    except BrokenPipeError:  # whoever read our lines has seen enough
+        os._exit(0)
+    except OSError as error:  # a name too long, a folder without rights: nothing was written
+        where = f"{error.filename}: " if error.filename else ""
+        say_error(f"[red]error:[/red] {escape(where + (error.strerror or str(error)))}")
+        sys.exit(2)
 
 
 @app.command()

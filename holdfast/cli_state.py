@@ -63,13 +63,11 @@ def learn(
     from holdfast.display import display
     from holdfast.methods import METHODS
     from holdfast.settings import parse_setting
+    from holdfast.store import Store
 
     chosen = METHODS.get(method or "auto")
     values: dict[str, Any] = dict(parse_setting(chosen, item) for item in set) if chosen else {}
-    if budget is not None:
-        values["seconds"] = budget
-        if method not in (None, "auto"):
-            raise HoldfastError(f"--budget is for --method auto; {method} searches as long as it must")
+    before = Store(state).current
     try:
         with display(console, title=f"learning {file}") as progress:
             learnt = everyday.learn(
@@ -79,12 +77,20 @@ def learn(
                 model=model,
                 text_column=text_column,
                 label_column=label_column,
-                keep=keep,
+                generations=keep,
+                seconds=budget,
                 progress=progress,
-                **values,
+                hyper_parameters=values,
             )
     except KeyboardInterrupt:
-        say_error(f"stopped; {state} is as it was, and the same command goes on where this one was")
+        if Store(state).current == before:
+            say_error(
+                f"stopped; {escape(str(state))} is as it was; the same command goes on where this one was"
+            )
+        else:
+            say_error(
+                f"stopped, but the lesson is learnt already: see `holdfast inspect {escape(str(state))}`"
+            )
         raise typer.Exit(130) from None
     _say_learnt(state, learnt)
 

@@ -18,7 +18,7 @@ from typing import Any, Literal, TextIO
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from holdfast import state
-from holdfast.data.readers import Rows, read_pairs, stem
+from holdfast.data.readers import Rows, read_pairs, stem, whole
 from holdfast.data.tasks import Split, Task
 from holdfast.errors import HoldfastError
 from holdfast.heads import ClosedFormHead
@@ -26,7 +26,6 @@ from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.metrics import macro_f1
 from holdfast.progress import Progress
-from holdfast.settings import unknown
 from holdfast.store import Store
 
 Format = Literal["text", "jsonl", "csv"]
@@ -56,24 +55,34 @@ def learn(
     model: str | None = None,
     text_column: str = "text",
     label_column: str = "label",
-    keep: int | None = None,
+    generations: int | None = None,
+    seconds: float | None = None,
     progress: Progress | None = None,
-    **hyper_parameters: Any,
+    hyper_parameters: dict[str, Any] | None = None,
 ) -> Learnt:
     """Teach a file to the learner in a directory (a new one, if there is none) and commit a generation."""
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
     with state.working_in(path):
-        learner = _opened(path, method, model, hyper_parameters)
+        learner = _opened(path, method, model, hyper_parameters or {})
         learner.progress = progress or Progress()
-        # Trials belong to the generation they start from: after a rollback they are others.
-        trials = path / ".trials" / f"{Store(path).current or 0:06d}"
+        # Trials belong to the generation they start from, and to a learner made in this very way.
+        trials = path / ".trials" / f"{Store(path).current or 0:06d}-{state.signature(learner)}"
         learner.work_in(trials)
-        if keep is not None:
-            learner.origin.keep = keep
+        if generations is not None:
+            learner.origin.keep = generations
+        usual = getattr(learner.method, "seconds", None)
+        if seconds is not None:
+            if usual is None:
+                raise HoldfastError(
+                    f"--budget is for auto; {learner.origin.method} searches as long as it must"
+                )
+            learner.method.set(seconds=seconds)
         known = set(learner.classes_)
         for oddity in oddities(rows, learner.classes_):
             learner.progress.note(f"note: {oddity}")
         lesson = _taught(learner, source, rows)
+        if seconds is not None:
+            learner.method.set(seconds=usual)  # it was meant for this file
         generation = state.commit(learner, path)
         shutil.rmtree(trials.parent, ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
@@ -107,11 +116,10 @@ def _opened(path: Path, method: str | None, model: str | None, hyper_parameters:
             raise HoldfastError(
                 f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
             )
-    if fixed := [name for name in hyper_parameters if name != "seconds"]:
+    if fixed := sorted(hyper_parameters):
         raise HoldfastError(
             f"{path} was begun already: --set {fixed[0]} can only be given to a new directory"
         )
-    learner.method.set(**{name: value for name, value in hyper_parameters.items() if name == "seconds"})
     return learner
 
 
@@ -143,9 +151,8 @@ def forget_label(path: Path, label: str) -> tuple[int, str]:
     """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
     with state.working_in(path):
         learner = state.load(path)
-        if label not in learner.classes_:
-            raise HoldfastError(f"{path}: {unknown(label, learner.classes_, 'label')}")
         traces = learner.forget(label)
+        shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
         return state.commit(learner, path), traces
 
 
@@ -171,6 +178,9 @@ def answers(
         raise HoldfastError("this learner has no labels yet; teach it some")
     if not len(texts):
         return []
+    for number, text in enumerate(texts, start=1):
+        if not whole(text):
+            raise HoldfastError(f"text {number} holds half a character; save it as plain UTF-8 text")
     classes, features = learner.classes_, learner.model.embed(texts)
     far = [False] * len(texts)
     if reject is not None:
@@ -214,11 +224,16 @@ def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
 def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]:
     """Lines as they come, as many as are there at once: one line is answered without waiting for more."""
     lines: queue.Queue[str | None] = queue.Queue(maxsize=4 * most)
+    broken: list[UnicodeDecodeError] = []
 
     def read() -> None:
-        for line in stream:
-            lines.put(line.rstrip("\r\n"))
-        lines.put(None)
+        try:
+            for line in stream:
+                lines.put(line.rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            broken.append(error)
+        finally:
+            lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
     open_ = True
@@ -229,6 +244,10 @@ def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]
         open_ = batch[-1] is not None
         if texts := [line for line in batch if line]:
             yield texts
+    if broken:
+        raise HoldfastError(f"the lines are not UTF-8 ({broken[0].reason}); convert them first") from broken[
+            0
+        ]
 
 
 # ---- testing ------------------------------------------------------------------------------------------

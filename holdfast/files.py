@@ -48,17 +48,24 @@ def read_json(path: Path) -> Any:
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
     """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        opened = open(directory / ".lock", "w")  # noqa: SIM115
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
-    with opened as file:
+    path = directory / ".lock"
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise HoldfastError(f"another process is at work in {directory}; wait for it to end") from None
-        yield
+            directory.mkdir(parents=True, exist_ok=True)
+            opened = open(path, "w")  # noqa: SIM115
+        except OSError as error:
+            raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
+        with opened as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise HoldfastError(
+                    f"another process is at work in {directory}; wait for it to end"
+                ) from None
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # whoever held it has cleared the directory away
+            yield
+            return
 
 
 def sync_directory(path: Path) -> None:

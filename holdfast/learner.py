@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from holdfast.data.tasks import Scenario, Task, task_of
 from holdfast.features import Features
 from holdfast.fit import FitResult, fit
 from holdfast.lesson import LOOK_AHEAD, Lesson, Trial, describe, search_passes, split_state
-from holdfast.losses import objective
+from holdfast.losses import IGNORED, objective
 from holdfast.method import Method
 from holdfast.models.classifier import Classifier
 from holdfast.params import Params
@@ -112,6 +112,7 @@ class Learner(Persistent):
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
         key = _digest(repr((task.name, task.train, task.valid)))
         if key != self._task_key:  # a task that is begun again has taught its labels already
+            self._begin_anew()  # what an interrupted task has left is not this one's
             self.past_rows = [head.labels.index(label) for label in head.seen]
             self._new = [label for label in task.labels if label not in head.seen]
             if self.origin is not None:  # nobody has said which scenario it is: the labels do
@@ -296,7 +297,10 @@ class Learner(Persistent):
                 seen=head.seen,
                 class_weights=self.settings.class_weights,
             )
-            self._examples[key] = self.model.encode(getattr(self._task, part), loss)
+            found = self.model.encode(getattr(self._task, part), loss)
+            if self._closed and head.trained:  # the throw-away head: labels of other tasks do not count
+                found = replace(found, labels=[IGNORED if row < 0 else row for row in found.labels])
+            self._examples[key] = found
         return self._examples[key]
 
     # ---- state ------------------------------------------------------------------------------------------
@@ -340,6 +344,11 @@ class Learner(Persistent):
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Note passes over the data, in batches."""
         self._ledger.count(phase, forward=forward, backward=backward)
+
+    def start_over(self) -> None:
+        """Forget what belongs to a task that was not finished."""
+        self._begin_anew()
+        self.drop_trials()
 
     def work_in(self, directory: Path) -> None:
         """Let trials wait in this directory from now on."""

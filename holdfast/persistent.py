@@ -9,6 +9,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead
 from holdfast.method import Method
 from holdfast.predictor import Predictor
+from holdfast.settings import unknown
 
 if TYPE_CHECKING:
     from holdfast.learner import Learner
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 class Persistent(Predictor):
     """What a learner can do between lessons."""
+
+    def start_over(self) -> None:
+        """Forget what belongs to a task that was not finished."""
+
+    def _features(self) -> tuple[Any, ...]:
+        """What sentence vectors depend on, and how their sums are kept."""
+        settings, head = self.origin.settings, self.model.head
+        kept = head.past.scatter if isinstance(head, SLDAHead) else None
+        return self.origin.fingerprint, settings["vector"], settings["max_length"], kept
 
     method: Method
     origin: Any
@@ -44,20 +54,28 @@ class Persistent(Predictor):
 
     def forget(self, label: str) -> str:
         """Drop a label; what still carries traces of it, or nothing if nothing does."""
+        if label not in self.classes_:
+            raise HoldfastError(unknown(label, self.classes_, "label"))
         row = self.model.head.labels.index(label)
-        traces = self.model.head.forget(label)
+        traces = [self.model.head.forget(label)]
         if self.model.head.trained:
             self.method.shrink(row)
-        return traces or ("the encoder, which has learnt while it was known" if self.model.adapted else "")
+        elif self.model.adapted:
+            traces.append("the encoder, which has learnt while it was known")
+        if getattr(self.method, "alpha", None):
+            traces.append("the importances of the weights")
+        self.start_over()
+        return ", ".join(filter(None, traces))
 
     def merge(self, other: Persistent) -> None:
         """Add what another learner has learnt with slda on the same frozen encoder, exactly."""
         mine, its = self.model.head, other.model.head
-        same = self.origin.fingerprint == other.origin.fingerprint
+        same = self._features() == other._features()
         if not (isinstance(mine, SLDAHead) and isinstance(its, SLDAHead) and same) or any(
             one.model.adapted for one in (self, other)
         ):
             raise HoldfastError("only learners with slda on the same frozen encoder can be merged")
         mine.merge(its)
+        self.start_over()
         self.history += other.history
         self.tasks_seen += other.tasks_seen

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast.data.tasks import Split
+from holdfast.errors import HoldfastError
 from holdfast.metrics import macro_f1
 from holdfast.models.classifier import Classifier
 
@@ -27,6 +28,8 @@ class Predictor:
         """The label of each text: argmax of raw logits."""
         classes = self.classes_
         rows = self.model.head.visible_rows()
+        if not rows:
+            raise HoldfastError("this learner has no labels yet; teach it some")
         return [classes[i] for i in self.model.logits(texts)[:, rows].argmax(1).tolist()]
 
     def predict_proba(self, texts: Sequence[str]) -> np.ndarray:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import re
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,10 @@ from holdfast.models import build_classifier
 from holdfast.models.adapters import Adapter
 from holdfast.models.classifier import Classifier
 from holdfast.settings import Settings, from_json, preset, to_json, unknown
-from holdfast.store import FILE, Store, read_meta
+from holdfast.store import Store
 
 KEEP = 5
+OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-\d{6}")  # what a killed first lesson may leave
 # Training that two cores can bear, on all the data there is.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
 
@@ -45,17 +49,21 @@ def create(
     *,
     settings: Settings = EVERYDAY,
     seed: int = 0,
-    keep: int = KEEP,
+    generations: int = KEEP,
     **hyper_parameters: Any,
 ) -> Learner:
-    """A learner that has learnt nothing yet."""
+    """A learner that has learnt nothing yet; `generations` of it are kept on disk."""
     if method not in METHODS:
         raise HoldfastError(unknown(method, list(METHODS), "method"))
     if method == "mtl":
         raise HoldfastError("mtl learns all tasks at once and needs all their data; choose another method")
+    if strange := sorted(set(hyper_parameters) - set(METHODS[method].hyper_parameters())):
+        known = list(METHODS[method].hyper_parameters())
+        raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
     made = METHODS[method](**hyper_parameters)
+    model = str(Path(model).resolve()) if Path(model).is_dir() else model  # wherever one is later
     classifier = build_classifier(model, settings, seed=seed, method=made)
-    origin = Origin(method, model, fingerprint(classifier), dict(_json(settings)), seed, keep)
+    origin = Origin(method, model, fingerprint(classifier), dict(_json(settings)), seed, generations)
     learner = Learner(
         classifier, made, settings=settings, seed=seed, fixed=frozenset(hyper_parameters), origin=origin
     )
@@ -66,6 +74,8 @@ def load(path: Path, generation: int | None = None) -> Learner:
     """The learner of a directory, as it was saved last or at a generation."""
     tensors, meta = Store(path).load(generation)
     origin = origin_of(meta, path)
+    if origin.method not in METHODS:
+        raise HoldfastError(f"{path} was made with the method {origin.method!r}, which this Holdfast has not")
     values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
     fixed = {name: values[name] for name in meta["fixed"]}
     settings = dataclasses.replace(Settings(), **from_json(Settings, origin.settings))
@@ -83,7 +93,7 @@ def load(path: Path, generation: int | None = None) -> Learner:
 
 def save(learner: Learner, path: Path) -> int:
     """Commit what the learner is now as the next generation; its number."""
-    with locked(path):
+    with working_in(path):
         return commit(learner, path)
 
 
@@ -97,7 +107,10 @@ def commit(learner: Learner, path: Path) -> int:
         "learner": state,
     }
     number = Store(path, learner.origin.keep).commit(tensors, _json(meta))
-    write_bytes(path / "README.md", card(learner).encode())
+    with suppress(
+        HoldfastError
+    ):  # the lesson is learnt: a card that cannot be written is no reason to repeat it
+        write_bytes(path / "README.md", card(learner).encode())
     return number
 
 
@@ -105,15 +118,25 @@ def commit(learner: Learner, path: Path) -> int:
 def working_in(path: Path) -> Iterator[None]:
     """Keep other writers out of a directory; one that nothing was saved in is left as it was found."""
     fresh = not path.exists()
-    try:
-        with locked(path):
+    if path.is_dir() and Store(path).current is None:
+        foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
+        if foreign:
+            raise HoldfastError(
+                f"{path} holds other things, such as {min(foreign)}; choose a new or an empty directory"
+            )
+    with locked(path):
+        try:
             yield
-    finally:
-        if fresh and Store(path).current is None and path.is_dir():
-            for leftover in (path / ".lock",):
-                leftover.unlink(missing_ok=True)
-            if not any(path.iterdir()):
-                path.rmdir()
+        finally:
+            if fresh and Store(path).current is None and {file.name for file in path.iterdir()} == {".lock"}:
+                shutil.rmtree(path)
+
+
+def signature(learner: Learner) -> str:
+    """What a learner is made of, in a few digits: trials of one made otherwise are not its own."""
+    origin = dataclasses.asdict(learner.origin)
+    made = {"fixed": {name: getattr(learner.method, name) for name in sorted(learner.fixed)}, **origin}
+    return hashlib.sha256(json.dumps(_json(made), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def origin_of(meta: Any, path: Path) -> Origin:
@@ -122,15 +145,6 @@ def origin_of(meta: Any, path: Path) -> Origin:
         return Origin(**meta["origin"])
     except (KeyError, TypeError) as error:
         raise HoldfastError(f"{path} is a run's own state, not a learner's; use `holdfast learn`") from error
-
-
-def meta_of(path: Path, generation: int | None = None) -> Any:
-    """The JSON of a saved learner, without its tensors."""
-    store = Store(path)
-    number = store.current if generation is None else generation
-    if number is None:
-        raise HoldfastError(f"{path} holds no Holdfast state; make one with `holdfast learn {path} FILE`")
-    return read_meta(store.path(number) / FILE)
 
 
 def fingerprint(model: Classifier) -> str:
@@ -142,8 +156,9 @@ def fingerprint(model: Classifier) -> str:
         for weight in module.parameters()
     }
     total = hashlib.sha256()
-    for weight in model.encoder.parameters():
-        if id(weight) not in inside:
+    for name, weight in model.encoder.named_parameters():
+        unread = name.startswith("pooler.") and model.vector != "pooler"  # random where a checkpoint has none
+        if id(weight) not in inside and not unread:
             total.update(str(tuple(weight.shape)).encode())
             total.update(weight.detach().cpu().contiguous().numpy().data)
     return total.hexdigest()[:16]

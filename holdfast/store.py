@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,6 +25,8 @@ from holdfast.params import Params
 
 FORMAT = 1
 FILE = "state.safetensors"
+LEFTOVER = re.compile(r"generation-\d{6}|\.(generation-\d{6}|CURRENT|README\.md)\.[0-9a-f]{8}\.tmp")
+Read = TypeVar("Read")
 Tensors = Mapping[str, Params]  # groups of tensors: "weights", "importance", ...
 
 
@@ -43,15 +46,15 @@ def read_meta(path: Path) -> Any:
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """What `write_tensors` wrote."""
-    meta, groups, flat = _open(path)
+    meta, groups, flat = _open(path, whole=True)
     tensors: dict[str, Params] = {group: {} for group in groups}
-    for name, tensor in flat().items():
+    for name, tensor in flat.items():
         group, _, rest = name.partition("/")
         tensors[group][rest] = tensor.to(device)
     return tensors, meta
 
 
-def _open(path: Path) -> tuple[Any, list[str], Callable[[], Params]]:
+def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["holdfast"])
@@ -59,13 +62,9 @@ def _open(path: Path) -> tuple[Any, list[str], Callable[[], Params]]:
                 raise HoldfastError(
                     f"{path} was written by a newer Holdfast (format {header['format']}); upgrade"
                 )
-
-        def tensors() -> Params:
-            with safe_open(path, framework="pt") as file:
-                return {name: file.get_tensor(name) for name in file.offset_keys()}
-
-        return header["meta"], header["groups"], tensors
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            flat = {name: file.get_tensor(name) for name in file.offset_keys()} if whole else {}
+        return header["meta"], header["groups"], flat
+    except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise HoldfastError(
             f"{path} is not a readable Holdfast state ({error}); restore it or start anew"
         ) from error
@@ -124,12 +123,19 @@ class Store:
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
         """A generation, by default the current one."""
+        return self._read(read_tensors, number)
+
+    def meta(self, number: int | None = None) -> Any:
+        """Its JSON alone."""
+        return self._read(read_meta, number)
+
+    def _read(self, read: Callable[[Path], Read], number: int | None) -> Read:
         while True:
             wanted = self.current if number is None else number
             if wanted is None:
                 raise HoldfastError(f"{self.root} holds no Holdfast state")
             try:
-                return read_tensors(self.path(wanted) / FILE)
+                return read(self.path(wanted) / FILE)
             except HoldfastError:
                 if number is not None or wanted == self.current:
                     raise  # otherwise a writer has gone on meanwhile and dropped what was current before
@@ -145,7 +151,9 @@ class Store:
             return int(found["current"]), [int(number) for number in found["generations"]]
         except FileNotFoundError:
             return None, []
-        except (ValueError, TypeError, KeyError, OSError) as error:
+        except OSError as error:
+            raise HoldfastError(f"{self.root} cannot be read as a state: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError) as error:
             raise HoldfastError(
                 f'{pointer} is damaged; put {{"current": N, "generations": [N]}} in it, N the last good one'
             ) from error
@@ -153,8 +161,9 @@ class Store:
     def _point(self, number: int, generations: list[int]) -> None:
         pointer = {"current": number, "generations": generations}
         write_bytes(self.root / "CURRENT", f"{json.dumps(pointer)}\n".encode())
-        for path in (*self.root.glob("generation-*"), *self.root.glob(".*.tmp")):
-            if path.is_dir() and path not in map(self.path, generations):
-                shutil.rmtree(path, ignore_errors=True)
-            elif path.is_file():
+        kept = {self.path(one).name for one in generations}
+        for path in self.root.iterdir():
+            if LEFTOVER.fullmatch(path.name) and path.is_file():
                 path.unlink(missing_ok=True)
+            elif LEFTOVER.fullmatch(path.name) and path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from holdfast.errors import HoldfastError
+
 
 class Workspace:
     """A directory of trial files: the one that was given, or one that goes with the process."""
@@ -21,7 +23,10 @@ class Workspace:
     def directory(self) -> Path:
         """The directory, made when it is first asked for; one for all processes."""
         if self.given is not None:
-            self.given.mkdir(parents=True, exist_ok=True)
+            try:
+                self.given.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise HoldfastError(f"cannot write to {self.given}: {error.strerror or error}") from error
             return self.given
         name = [""]
         if self.accelerator.is_main_process:

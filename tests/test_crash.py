@@ -63,7 +63,7 @@ def child(mine: Path, source: str) -> tuple[int, int]:
 def test_a_hundred_kills(tiny_bert, tmp_path):
     mine, draw = tmp_path / "mine", random.Random(0)
     texts, labels = zip(*rows_of(0), strict=True)
-    learner = state.create(tiny_bert, "slda", settings=FAST, keep=3)
+    learner = state.create(tiny_bert, "slda", settings=FAST, generations=3)
     learner.learn(texts, labels)
     learner.save(mine)
     source = table(tmp_path / "more.csv", rows_of(1))

@@ -21,6 +21,7 @@ from test_state import taught
 
 from holdfast import Learner, everyday, files
 from holdfast.data.readers import Row
+from holdfast.data.tasks import Split, Task
 from holdfast.files import locked
 from holdfast.store import Store
 
@@ -181,7 +182,6 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, one_layer, tm
         (("--model", one_layer), "was begun with --model"),
         (("--set", "thr=0.5"), "can only be given to a new directory"),
         (("--set", "nonsense=1"), "unknown setting 'nonsense'"),
-        (("--method", "la", "--budget", "5"), "--budget is for --method auto"),
     ):
         refused(capsys, expected, "learn", str(mine), more, *arguments)
     assert Store(mine).current == before
@@ -410,6 +410,67 @@ def test_states_that_cannot_be_read_are_one_line(mine, tmp_path, capsys, monkeyp
     file.write_bytes(whole)
     (mine / "CURRENT").write_text("nonsense")
     refused(capsys, "CURRENT is damaged", "predict", str(mine), "x")
+
+
+def test_a_directory_of_other_things_is_left_alone(here, tiny_bert, capsys):
+    source = table(here / "a.csv", rows_of(0))
+    Path("README.md").write_text("mine")
+    refused(capsys, r"holds other things, such as README\.md|such as a\.csv", "learn", ".", source)
+    assert Path("README.md").read_text() == "mine"
+    refused(capsys, "cannot be read as a state: Not a directory", "learn", source, source)
+    refused(capsys, "cannot be read as a state: Not a directory", "predict", source, "x")
+    refused(capsys, "File name too long", "learn", "x" * 300, source)
+
+
+def test_trials_of_another_method_are_not_reused(here, tiny_bert, monkeypatch):
+    """A first lesson is killed after its trial; the next one is begun with another method."""
+    source = table(here / "a.csv", rows_of(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "commit", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert call("learn", "mine", source, "--model", tiny_bert, "--method", "slda") == 130
+    assert list(Path("mine/.trials").rglob("*.trial"))
+    few = ("--set", "features=48")
+    assert call("learn", "mine", source, "--model", tiny_bert, "--method", "ranpac", *few) == 0
+    assert Learner.load("mine").origin.method == "ranpac"
+    assert not Path("mine/.trials").exists()
+
+
+def test_a_budget_is_for_auto_and_for_one_file(here, mine, tiny_bert, capsys):
+    more = table(here / "more.csv", rows_of(2))
+    assert call("learn", str(mine), more, "--budget", "0") == 0
+    assert Learner.load(mine).method.seconds == 60.0
+    assert call("learn", "plain", more, "--model", tiny_bert, "--method", "slda") == 0
+    refused(capsys, "--budget is for auto", "learn", "plain", more, "--budget", "5")
+
+
+def test_a_field_called_keep_is_not_the_retention(here, tiny_bert):
+    source = table(here / "a.csv", rows_of(0))
+    arguments = ("--model", tiny_bert, "--set", "keep=0.3", "--keep", "2")
+    assert call("learn", "mine", source, *arguments) == 0
+    learner = Learner.load("mine")
+    assert learner.method.keep == 0.3
+    assert learner.origin.keep == 2
+
+
+def test_half_characters_and_broken_lines_are_one_line(made, here, capsys, monkeypatch):
+    source = here / "half.jsonl"
+    source.write_text('{"text": "\\ud83d", "label": "x"}\n')
+    refused(capsys, "line 1: column 'text' holds half a character", "learn", str(here / "new"), str(source))
+    refused(capsys, "text 1 holds half a character", "predict", str(made), "\ud83d")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"music0\n\xff\n"), encoding="utf-8"))
+    refused(capsys, "not UTF-8", "predict", str(made), "-")
+
+
+def test_validation_rows_of_older_labels_do_not_stop_a_training(here, tiny_bert):
+    """The throw-away head does not know them; the closed-form one does."""
+    learner = taught(tiny_bert, "mas+slda", tasks=1, lam=1.0)
+    parts = {
+        "train": Split.of(rows_of(1)),
+        "valid": Split.of([*rows_of(1, "valid"), *rows_of(0, "valid")]),
+    }
+    lesson = learner.learn(Task("second", **parts, test=Split((), ())))
+    assert lesson.decision.trial.fit["epochs"] > 0
+    assert lesson.known[0] is not None
 
 
 def full_disk(*args: object) -> None:

@@ -81,6 +81,22 @@ def test_what_the_user_fixed_stays_fixed(tiny_bert, tmp_path):
     assert other.fixed == {"shrinkage", "weighting"}
 
 
+def test_what_cannot_be_is_refused(tiny_bert):
+    for method, options, expected in (
+        ("slda", {"shrinkage": 2.0}, r"not in \(0, 1\]"),
+        ("slda", {"scatter": "pooled", "weighting": "covariance"}, "per-class"),
+        ("klda", {"widths": (-1.0,)}, "above 0"),
+        ("slda", {"lamb": 1.0}, "unknown hyper-parameter 'lamb'"),
+    ):
+        with pytest.raises(HoldfastError, match=expected):
+            create(tiny_bert, method, **options)
+    learner = create(tiny_bert)
+    with pytest.raises(HoldfastError, match="no labels yet"):
+        learner.predict(["x"])
+    with pytest.raises(HoldfastError, match="unknown label"):
+        learner.forget("x")
+
+
 def test_joint_training_is_refused(tiny_bert):
     with pytest.raises(HoldfastError, match="all tasks at once"):
         create(tiny_bert, "mtl")
@@ -110,7 +126,7 @@ def test_only_safetensors_and_json(tiny_bert, tmp_path):
 
 
 def test_old_generations_are_kept_as_long_as_asked(tiny_bert, tmp_path):
-    learner = taught(tiny_bert, tasks=1, keep=3)
+    learner = taught(tiny_bert, tasks=1, generations=3)
     for n in range(1, 6):
         assert learner.save(tmp_path) == n
     assert Store(tmp_path).generations == [3, 4, 5]
@@ -161,6 +177,42 @@ def test_the_fingerprint_is_the_encoders_own(tiny_bert, one_layer):
     plain, adapted = create(tiny_bert, "slda"), create(tiny_bert, "la+slda")
     assert plain.origin.fingerprint == adapted.origin.fingerprint
     assert create(one_layer).origin.fingerprint != plain.origin.fingerprint
+
+
+def test_a_pooler_that_is_random_is_no_part_of_the_fingerprint(tmp_path):
+    """Checkpoints without one are usual: transformers draws another each time."""
+    from safetensors.torch import load_file, save_file
+
+    place = tmp_path / "bare"
+    save_tiny_bert(place)
+    weights = load_file(place / "model.safetensors")
+    bare = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    assert len(bare) < len(weights)
+    save_file(bare, place / "model.safetensors", metadata={"format": "pt"})
+    taught(str(place)).save(tmp_path / "mine")
+    assert len(Learner.load(tmp_path / "mine").classes_) == 4
+
+
+def test_an_interrupted_lesson_leaves_nothing_to_the_next(tiny_bert, monkeypatch):
+    """In a notebook: Ctrl-C in one task, then another task, or a label forgotten."""
+    first, second = STREAM.tasks[:2]
+    learner, plain = create(tiny_bert), create(tiny_bert)
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "_adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(first.train.texts, first.train.labels)
+    for one in (learner, plain):
+        one.learn(second.train.texts, second.train.labels)
+        one.learn(first.train.texts, first.train.labels)
+    assert sorted(learner.classes_) == sorted(plain.classes_)
+    same_head(plain, learner)
+    with monkeypatch.context() as patch:
+        patch.setattr(Learner, "_adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(second.train.texts, second.train.labels)
+    learner.forget(second.labels[0])
+    learner.learn(second.train.texts, second.train.labels)
+    assert sorted(learner.classes_) == sorted(plain.classes_)
 
 
 def test_the_card_says_what_it_is(tiny_bert, tmp_path):
@@ -220,6 +272,14 @@ def test_two_states_merged_are_one(tiny_bert, tmp_path):
     same_head(left, both)
 
 
+def test_an_empty_learner_takes_over_what_it_merges(tiny_bert):
+    """What was chosen and calibrated too."""
+    learner, empty = taught(tiny_bert), create(tiny_bert)
+    empty.merge(learner)
+    assert empty.model.head.chosen == learner.model.head.chosen
+    assert np.allclose(empty.predict_proba(TEXTS), learner.predict_proba(TEXTS))
+
+
 def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
     left = taught(tiny_bert)
     for other in (taught(one_layer), taught(tiny_bert, "ranpac"), taught(tiny_bert, "first+slda")):
@@ -246,7 +306,13 @@ def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, m
 
 @pytest.mark.parametrize(
     ("method", "traces"),
-    [("la", "every weight"), ("klda", "pooled"), ("ranpac", "pooled"), ("first+slda", "encoder")],
+    [
+        ("la", "every weight"),
+        ("klda", "pooled"),
+        ("ranpac", "pooled"),
+        ("first+slda", "encoder"),
+        ("la+slda", "importances"),
+    ],
 )
 def test_elsewhere_forgetting_says_what_keeps_traces(tiny_bert, tmp_path, method, traces):
     learner = taught(tiny_bert, method)

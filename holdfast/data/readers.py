@@ -195,7 +195,18 @@ def _cell(record: Mapping[str, Any], column: str, place: str) -> str:
     # A missing value leaves pandas, JSON and spreadsheets under any of these spellings.
     if value.strip().casefold() in ("", "nan"):
         raise HoldfastError(f"{place}: column {column!r} is empty or NaN; fill it in or delete the row")
+    if not whole(value):
+        raise HoldfastError(f"{place}: column {column!r} holds half a character; save it as plain UTF-8 text")
     return value
+
+
+def whole(text: str) -> bool:
+    """Whether a text can be written as UTF-8: half a surrogate pair cannot, and no tokenizer takes it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _split(record: Mapping[str, Any], place: str) -> str | None:

@@ -58,6 +58,10 @@ class SLDAHead(SumsHead):
         weighting: Weighting = "equal",
         scatter: Scatter = "per-class",
     ) -> None:
+        if shrinkage is not None and not 0 < shrinkage <= 1:
+            raise HoldfastError(f"shrinkage {shrinkage} is not in (0, 1]")
+        if weighting == "covariance" and scatter == "pooled":
+            raise HoldfastError("weighting=covariance needs the sums of each class: use scatter=per-class")
         # A covariance of balanced classes needs that of each class.
         known = [name for name in WEIGHTINGS if name != "covariance" or scatter == "per-class"]
         options = itertools.product(
@@ -98,7 +102,11 @@ class SLDAHead(SumsHead):
         self.teach(other.seen)
         self.past.merge(other.past, self.rows(other.labels).tolist())
         self.calibration = self.calibration + other.calibration
+        self.heat = self.heat + other.heat
+        if self.options == other.options:
+            self.evidence = self.evidence + other.evidence
         self.changed()
+        super().settle(Taught(torch.zeros(0, self.width), []))
 
     def statistics(self) -> Params:
         """The sums, what was chosen, and the distances of known sentences."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.equations import Params
+from holdfast.errors import HoldfastError
 from holdfast.heads.closed import ClosedFormHead, Option, SumsHead, Taught
 from holdfast.heads.discriminant import SLDAHead, Weighting
 
@@ -71,6 +72,8 @@ class KLDAHead(ClosedFormHead):
         weighting: Weighting = "equal",
     ) -> None:
         super().__init__(width, seed=seed)
+        if not all(width_ > 0 for width_ in widths):
+            raise HoldfastError(f"widths {tuple(widths)} are not all above 0")
         self.widths = tuple(widths)
         self.combine = combine
         self.draws = draws

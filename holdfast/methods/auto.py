@@ -60,16 +60,16 @@ class Auto(LASLDA):
         each = self.seconds_of_a_training(learner, task)
         if each > self.seconds:
             return stay(f"a look-ahead would take about {each:.0f} s, over the budget", frozen=frozen)
-        rates = sorted(learner.rates())
-        gold = yield {"lr": rates[len(rates) // 2], "lam": 0.0}
-        notes = {"frozen": frozen, "gold": gold.score}
-        if frozen + error >= self.enough(learner, gold):
-            return stay("a look-ahead was not better by enough", **notes)
         if learner.tasks_seen and not self.alpha:
             # Nothing was measured while frozen. MAS needs no labels: sentences at hand stand in for the past.
             self.alpha = learner.once("importance", lambda: self.measure(learner), each_rate=False)
             self.tasks_pooled = learner.tasks_seen
             learner.start_here()
+        rates = sorted(learner.rates())
+        gold = yield {"lr": rates[len(rates) // 2], "lam": 0.0}
+        notes = {"frozen": frozen, "gold": gold.score}
+        if frozen + error >= self.enough(learner, gold):
+            return stay("a look-ahead was not better by enough", **notes)
         decision = yield from self.within(began, self.moving(learner, task), still, gold)
         why = f"a look-ahead reached {100 * gold.score:.1f} where frozen features reach {100 * frozen:.1f}"
         moved = math.isfinite(decision.trial.choice["lam"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.params import layer_of
-from holdfast.state import meta_of, origin_of
+from holdfast.state import origin_of
 from holdfast.store import Store
 
 Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), relative importance if known
@@ -33,7 +34,7 @@ def held_fast(path: Path) -> Held:
 
 def print_state(console: Console, path: Path, held: Held) -> None:
     """Labels, lessons, sizes and generations."""
-    store, meta = Store(path), meta_of(path)
+    store, meta = Store(path), Store(path).meta()
     origin, learner = origin_of(meta, path), meta["learner"]
     console.print(
         f"[bold]{escape(str(path))}[/bold]: method {origin.method} on {escape(origin.model)}, "
@@ -54,8 +55,9 @@ def print_state(console: Console, path: Path, held: Held) -> None:
     console.print("labels: " + escape(", ".join(learner["seen"])), soft_wrap=True, highlight=False)
     sizes = Table("generation", "MB", "", box=None)
     for number in store.generations:
-        size = sum(file.stat().st_size for file in store.path(number).glob("*"))
-        sizes.add_row(str(number), f"{size / 2**20:.1f}", "current" if number == store.current else "")
+        with suppress(OSError):  # a writer may be dropping it
+            size = sum(file.stat().st_size for file in store.path(number).glob("*"))
+            sizes.add_row(str(number), f"{size / 2**20:.1f}", "current" if number == store.current else "")
     console.print(sizes)
     if not held:
         console.print(
