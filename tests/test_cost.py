@@ -354,10 +354,10 @@ class Meter:
     def embedding(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Looks at training sentences count as forward passes of their batches; validation is smaller."""
 
-        def watched(model: Any, texts: Any, *args: Any) -> Any:
+        def watched(model: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
             if len(texts) > 8:
                 self.forward += math.ceil(len(texts) / BATCH)
-            return original(model, texts, *args)
+            return original(model, texts, *args, **kwargs)
 
         return watched
 

@@ -312,6 +312,7 @@ def test_a_trained_head_cannot_reject(here, tiny_bert, capsys):
     refused(capsys, "trained head has no distance", "predict", "mine", "x", "--reject", "0.95")
 
 
+@pytest.mark.slow
 def test_lines_from_stdin_are_answered_as_they_come(made):
     process = subprocess.Popen(
         [sys.executable, "-m", "holdfast.cli", "predict", str(made), "-", "--threads", "1"],
@@ -490,6 +491,7 @@ def test_a_full_disk_leaves_the_old_state(mine, tmp_path, capsys, monkeypatch, b
     assert Store(mine).current == 3
 
 
+@pytest.mark.slow
 def test_a_read_only_directory_is_one_line(made, tmp_path):
     """Root may write anywhere, so it gives up that power first."""
     humble: list[str] = []
@@ -527,6 +529,7 @@ def test_a_second_writer_is_refused_and_readers_go_on(mine, tmp_path, capsys):
     assert call("learn", str(mine), more) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_half_state(mine, tmp_path):
     """One process commits on and on, keeping one generation; another loads all the while."""
     script = (

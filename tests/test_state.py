@@ -59,6 +59,7 @@ def test_probabilities_are_in_the_order_of_the_classes(tiny_bert):
     assert [learner.classes_[i] for i in likely.argmax(1)] == learner.predict(TEXTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["seq", "la", "slda", "klda", "ranpac", "first+slda", "la+slda", "auto"])
 def test_every_kind_of_learner_goes_on_where_it_was(tiny_bert, tmp_path, method):
     learner = taught(tiny_bert, method, tasks=1)
@@ -304,6 +305,7 @@ def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, m
     assert gone not in other.predict(TEXTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "traces"),
     [

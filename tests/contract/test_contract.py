@@ -43,7 +43,18 @@ from holdfast.settings import parse
 from holdfast.store import Store
 
 # Those that share their code with a sibling run with the slow tests: the quick ones are to stay quick.
-SIBLINGS = {"si", "rwalk", "ancl-lwf", "la-merge", "klda", "first+slda", "mas+slda"}
+SIBLINGS = {
+    "ewc",
+    "si",
+    "rwalk",
+    "ancl-lwf",
+    "la-merge",
+    "frozen",
+    "klda",
+    "ranpac",
+    "first+slda",
+    "mas+slda",
+}
 every_method = pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] if name in SIBLINGS else []) for name in METHODS],

@@ -470,7 +470,7 @@ def test_nothing_of_it_survives_the_task(tiny_bert, classes, name):
     for group, params in tensors.items():
         for key, value in params.items():
             assert not torch.equal(value, aux[key]), (group, key)
-    assert ancl._trials == ancl._shared == ancl._borrowed == {}
+    assert ancl._trials == ancl._shared == ancl._ledger.borrowed == {}
 
 
 # ---- the search for λ_a -------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.methods import METHODS
 
+pytestmark = pytest.mark.slow  # together they take half a minute
+
 POOLINGS = ["mean", "sum", "max", "ema", "half"]
 SHORT = {"epochs": 1, "batch_size": 4, "rates": (3e-3,)}
 
@@ -616,7 +618,7 @@ def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, i
         learner.begin(stream.tasks[1])
         if rubbish:
             method.trace = {f"path/{name}": value + 1e6 for name, value in P.snapshot(learner.model).items()}
-            learner._start = (learner.start, method.state_dict())
+            learner.start_here()
         choice = {"lr": 3e-3, "lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5}
         trial = learner.trial(stream.tasks[1], choice)
         assert trial.fit["best_epoch"] == 1

@@ -172,9 +172,9 @@ def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
 def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
     learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR, penalty="proximal"), domains)
     learner.model.float()
-    learner._start = (P.snapshot(learner.model), learner.method.state_dict())
+    learner.start_here()
     alpha = learner.method.alpha = {n: a.float() for n, a in learner.method.alpha.items()}
-    learner._start = (learner._start[0], learner.method.state_dict())
+    learner._start = (learner.start, learner.method.state_dict(), learner.model.memory())
     lam = 0.02
     expected = naive_proximal(learner, alpha, lam)
     trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})

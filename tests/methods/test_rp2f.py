@@ -685,7 +685,7 @@ def test_passes_end_at_the_limit(tiny_bert, classes, monkeypatch):
     learner = second_task(tiny_bert, classes, small(epochs=1, batch_size=5), importance="perturbation")
     calls: list[int] = []
     learner.model.register_forward_hook(lambda *_: calls.append(1))
-    with learner._counting() as passes:
+    with learner._ledger.counting() as passes:
         learner.method.measure(learner)
     assert len(calls) == 9 * 2, "ten samples are more than nine"
     assert passes == {"importance": {"forward": 18, "backward": 18}}
