@@ -124,7 +124,7 @@ class Classifier(nn.Module):
         probe.add(labels)
         probe.teach(labels)
         self.adapted = True
-        self.head = probe.to(next(self.encoder.parameters()).device)
+        self.head = probe.to(next(self.encoder.parameters()))  # its device and its precision
         try:
             yield
         finally:

@@ -128,6 +128,16 @@ def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(tiny_ber
     assert not learner.model.head.trained
 
 
+def test_a_half_precision_trunk_moves_too(one_layer):
+    stream = domain_stream()
+    learner = make_learner(one_layer, METHODS["mas+slda"](lam=0.01), stream, small(), fixed={"lam"})
+    learner.model.to(torch.bfloat16)
+    lesson = learner.learn(stream.tasks[0])
+    assert lesson.decision.trial.fit["epochs"] > 0
+    assert {weight.dtype for weight in P.trainable(learner.model).values()} == {torch.bfloat16}
+    assert learner.score(stream.tasks[0].test) > 0.5
+
+
 def test_an_infinite_strength_trains_nothing(tiny_bert, trainings):
     stream = domain_stream()
     learner = make_learner(tiny_bert, METHODS["la+slda"](), stream, small())
