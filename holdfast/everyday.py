@@ -110,7 +110,7 @@ def _opened(path: Path, method: str | None, model: str | None, hyper_parameters:
     learner = state.load(path)
     for name, asked, has in (
         ("method", method, learner.origin.method),
-        ("model", model, learner.origin.model),
+        ("model", model and state.named(model), learner.origin.model),
     ):
         if asked is not None and asked != has:
             raise HoldfastError(
@@ -174,8 +174,6 @@ def answers(
     learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
 ) -> list[Answer]:
     """Labels and probabilities; with `reject`, inputs further out than that share of known ones have none."""
-    if not learner.classes_:
-        raise HoldfastError("this learner has no labels yet; teach it some")
     if not len(texts):
         return []
     for number, text in enumerate(texts, start=1):
@@ -245,9 +243,8 @@ def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]
         if texts := [line for line in batch if line]:
             yield texts
     if broken:
-        raise HoldfastError(f"the lines are not UTF-8 ({broken[0].reason}); convert them first") from broken[
-            0
-        ]
+        reason = broken[0].reason
+        raise HoldfastError(f"the lines are not UTF-8 ({reason}); convert them first") from broken[0]
 
 
 # ---- testing ------------------------------------------------------------------------------------------

@@ -26,10 +26,7 @@ class Predictor:
 
     def predict(self, texts: Sequence[str]) -> list[str]:
         """The label of each text: argmax of raw logits."""
-        classes = self.classes_
-        rows = self.model.head.visible_rows()
-        if not rows:
-            raise HoldfastError("this learner has no labels yet; teach it some")
+        classes, rows = self.classes_, self._rows()
         return [classes[i] for i in self.model.logits(texts)[:, rows].argmax(1).tolist()]
 
     def predict_proba(self, texts: Sequence[str]) -> np.ndarray:
@@ -42,7 +39,7 @@ class Predictor:
         """The same for sentence vectors."""
         head = self.model.head
         device = next(self.model.encoder.parameters()).device
-        logits = head(features.to(device))[:, head.visible_rows()].double().cpu()
+        logits = head(features.to(device))[:, self._rows()].double().cpu()
         found: Tensor = (logits / head.temperature).softmax(1)
         return found
 
@@ -50,3 +47,10 @@ class Predictor:
         """Macro-F1 on a split, or on texts and their labels."""
         split = texts if isinstance(texts, Split) else Split(tuple(texts), tuple(labels or ()))
         return macro_f1(split.labels, self.predict(split.texts))
+
+    def _rows(self) -> list[int]:
+        """The head's rows of `classes_`."""
+        rows = self.model.head.visible_rows()
+        if not rows:
+            raise HoldfastError("this learner has no labels yet; teach it some")
+        return rows

@@ -61,13 +61,18 @@ def create(
         known = list(METHODS[method].hyper_parameters())
         raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
     made = METHODS[method](**hyper_parameters)
-    model = str(Path(model).resolve()) if Path(model).is_dir() else model  # wherever one is later
+    model = named(model)
     classifier = build_classifier(model, settings, seed=seed, method=made)
     origin = Origin(method, model, fingerprint(classifier), dict(_json(settings)), seed, generations)
     learner = Learner(
         classifier, made, settings=settings, seed=seed, fixed=frozenset(hyper_parameters), origin=origin
     )
     return learner
+
+
+def named(model: str) -> str:
+    """The name of an encoder that holds from any working directory."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model
 
 
 def load(path: Path, generation: int | None = None) -> Learner:
@@ -107,9 +112,8 @@ def commit(learner: Learner, path: Path) -> int:
         "learner": state,
     }
     number = Store(path, learner.origin.keep).commit(tensors, _json(meta))
-    with suppress(
-        HoldfastError
-    ):  # the lesson is learnt: a card that cannot be written is no reason to repeat it
+    # The lesson is learnt: a card that cannot be written is no reason to repeat it.
+    with suppress(HoldfastError):
         write_bytes(path / "README.md", card(learner).encode())
     return number
 

@@ -189,6 +189,12 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, one_layer, tm
     assert Store(mine).generations == [2, 3]
 
 
+def test_the_same_model_by_another_path_is_the_same(mine, tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(tiny_bert).parent)
+    more = table(tmp_path / "more.csv", rows_of(2))
+    assert call("learn", str(mine), more, "--model", Path(tiny_bert).name) == 0
+
+
 def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
     before = sorted(path.name for path in mine.iterdir())
     nul, latin, empty = tmp_path / "nul.csv", tmp_path / "latin.csv", tmp_path / "empty.csv"

@@ -124,7 +124,7 @@ class KLDAHead(ClosedFormHead):
             statistics[name].cpu() for name in ("centre", "spread", "heat")
         )
         kept = {name.partition(".")[0] for name in statistics if "." in name}
-        # Chosen widths are not undone by a trial that is put back: all members return, with their own γ.
+        # A trial may have kept one width only: putting it back brings the others back, each with its own γ.
         while len(self.members) < len(kept):
             self.members.append(self._spare(len(self.members)))
         del self.members[len(kept) :]

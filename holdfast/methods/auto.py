@@ -70,18 +70,25 @@ class Auto(LASLDA):
         notes = {"frozen": frozen, "gold": gold.score}
         if frozen + error >= self.enough(learner, gold):
             return stay("a look-ahead was not better by enough", **notes)
-        decision = yield from self.within(began, self.moving(learner, task), still, gold)
+        decision = yield from self.within(began, each, self.moving(learner, task), still, gold)
         why = f"a look-ahead reached {100 * gold.score:.1f} where frozen features reach {100 * frozen:.1f}"
         moved = math.isfinite(decision.trial.choice["lam"])
         chose = {"chose": "moving features" if moved else "frozen", "why": why if moved else "out of time"}
         return Decision(decision.trial, decision.notes | notes | chose)
 
     def within(
-        self, began: float, plan: Generator[Choice, Trial, Decision], still: Trial, gold: Trial
+        self,
+        began: float,
+        longest: float,
+        plan: Generator[Choice, Trial, Decision],
+        still: Trial,
+        gold: Trial,
     ) -> Generator[Choice, Trial, Decision]:
-        """Follow a search until the budget ends; then the strongest hold that was good enough, else none."""
+        """Follow a search while the longest training so far still fits in the budget.
+
+        Then take the best training that holds on to the past, if it beats a trunk that stays.
+        """
         made: list[Trial] = []
-        longest = 0.0
         try:
             choice = next(plan)
             while True:

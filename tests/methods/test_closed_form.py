@@ -296,7 +296,7 @@ def test_auto_keeps_to_its_budget(monkeypatch):
         raise AssertionError("never reached")
 
     still, gold = fake({"lam": math.inf}, 0.5), fake({"lam": 0.0}, 0.9)
-    plan = method.within(0.0, endless(), still, gold)
+    plan = method.within(0.0, 3.0, endless(), still, gold)
     made = [next(plan)]
     made.append(plan.send(fake(made[0], 0.6)))
     with pytest.raises(StopIteration) as end:
