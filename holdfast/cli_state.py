@@ -66,7 +66,7 @@ def learn(
     from holdfast.store import Store
 
     chosen = METHODS.get(method or "auto")
-    values: dict[str, Any] = dict(parse_setting(chosen, item) for item in set) if chosen else {}
+    values: dict[str, Any] = dict(parse_setting(item, chosen) for item in set) if chosen else {}
     before = Store(state).current
     try:
         with display(console, title=f"learning {file}") as progress:

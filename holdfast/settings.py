@@ -113,11 +113,12 @@ def parse(owner: type, name: str, text: str) -> Any:
     return value
 
 
-def parse_setting(owner: type, item: str) -> tuple[str, Any]:
-    """The name and the value of a field from `name=value`."""
+def parse_setting(item: str, *owners: type) -> tuple[str, Any]:
+    """The name and the value from `name=value`, a field of the first of these classes that has it."""
     name, equals, text = item.partition("=")
-    if not equals or name not in fields_of(owner):
-        known = sorted(fields_of(owner))
+    owner = next((one for one in owners if name in fields_of(one)), None)
+    if not equals or owner is None:
+        known = sorted({field for one in owners for field in fields_of(one)})
         raise HoldfastError(
             f"--set {item}: " + (unknown(name, known, "setting") if equals else "use name=value")
         )

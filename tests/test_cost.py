@@ -88,6 +88,11 @@ def train(f: Facts) -> int:
     return f.E1 * f.b1 + f.E2 * f.b2
 
 
+def followed(f: Facts) -> dict[str, Ways]:
+    """A trunk that moves under a closed-form head: features before and after, of both tasks."""
+    return {name: forwards(f.b1 + f.b2) for name in ("features", "moved features")}
+
+
 LAST = "last consolidation"
 ROWS = {
     # ---- the paper's table
@@ -264,28 +269,16 @@ ROWS = {
     "mas+slda": Row(
         method="mas+slda",
         values={"lam": 5.0},
-        paper=lambda f: f.E1 * f.b1 + f.b1 + f.E2 * f.b2,
-        phases=lambda f: {
-            "train": both(train(f)),
-            "importance": both(f.b1 + f.b2),
-            "features": forwards(f.b1 + f.b2),
-            "moved features": forwards(f.b1 + f.b2),
-        },
-        extras=lambda f: {LAST: both(f.b2), "features": forwards(2 * (f.b1 + f.b2))},
+        paper=lambda f: ROWS["mas"].paper(f),
+        phases=lambda f: ROWS["mas"].phases(f) | followed(f),
+        extras=lambda f: ROWS["mas"].extras(f) | {"features": forwards(2 * (f.b1 + f.b2))},
     ),
     "la+slda": Row(
         method="la+slda",
         values={"lam": 5.0, "down": 0.3, "up": 0.5},
-        paper=lambda f: f.E1 * f.b1 + f.b1 + f.E2_aux * f.b2 + f.b2 + f.E2 * f.b2,
-        phases=lambda f: {
-            "train": both(train(f)),
-            "importance": both(f.b1 + f.b2),
-            "look-ahead": both(f.E2_aux * f.b2),
-            "look-ahead importance": both(f.b2),
-            "features": forwards(f.b1 + f.b2),
-            "moved features": forwards(f.b1 + f.b2),
-        },
-        extras=lambda f: {LAST: both(f.b2), "features": forwards(2 * (f.b1 + f.b2))},
+        paper=lambda f: ROWS["la"].paper(f),
+        phases=lambda f: ROWS["la"].phases(f) | followed(f),
+        extras=lambda f: ROWS["la"].extras(f) | {"features": forwards(2 * (f.b1 + f.b2))},
     ),
 }
 SILENT = ("teacher", "moments", "features", "moved features")  # forwards that need no backward

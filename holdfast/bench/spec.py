@@ -16,7 +16,7 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.method import Method
 from holdfast.methods import METHODS
-from holdfast.settings import Settings, fields_of, from_json, parse, preset, to_json, unknown
+from holdfast.settings import Settings, fields_of, from_json, parse_setting, preset, to_json, unknown
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,8 @@ class Spec:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         check_stream_name(stream)
         preset(rest.get("preset", "full"))
-        chosen: dict[str, Any] = {}
-        for item in settings:
-            name, equals, text = item.partition("=")
-            owner = next((o for o in (METHODS[method], Settings) if name in fields_of(o)), None)
-            if not equals or owner is None:
-                known = sorted({**fields_of(METHODS[method]), **fields_of(Settings)})
-                raise HoldfastError(
-                    f"--set {item}: " + (unknown(name, known, "setting") if equals else "use name=value")
-                )
-            chosen[name] = to_json(parse(owner, name, text))
+        parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
+        chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:
             rest["order"] = "1"
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
