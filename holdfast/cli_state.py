@@ -224,7 +224,7 @@ def rollback(
     from holdfast.store import Store
 
     if not state.is_dir():
-        raise HoldfastError(f"{state} holds no Holdfast state")
+        raise HoldfastError(f"{state} holds no Holdfast state; check the path")
     with locked(state):
         Store(state).rollback(generation)
     _say(f"{state}: generation {generation} is current")

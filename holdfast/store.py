@@ -133,7 +133,9 @@ class Store:
         while True:
             wanted = self.current if number is None else number
             if wanted is None:
-                raise HoldfastError(f"{self.root} holds no Holdfast state")
+                raise HoldfastError(
+                    f"{self.root} holds no Holdfast state; check the path, or learn something there"
+                )
             try:
                 return read(self.path(wanted) / FILE)
             except HoldfastError:
