@@ -75,7 +75,7 @@ class Lines(Progress):
     def _pace(self, done: int, total: int) -> str:
         """How long the rest of the sentences may take."""
         spent = time.monotonic() - self.began
-        return f", about {_minutes(spent / done * (total - done))} left" if done and spent > 2 else ""
+        return f", about {minutes(spent / done * (total - done))} left" if done and spent > 2 else ""
 
     def _left(self) -> str:
         # The first task has no penalty to search for and says little about the others.
@@ -83,7 +83,7 @@ class Lines(Progress):
         if len(searched) < 2 or not self.total:
             return ""
         each = (searched[-1] - searched[0]) / (len(searched) - 1)
-        return f"  (about {_minutes(each * (self.total - self.number + 1))} left)"
+        return f"  (about {minutes(each * (self.total - self.number + 1))} left)"
 
 
 class Screen(Lines):
@@ -101,7 +101,7 @@ class Screen(Lines):
         bar = "━" * filled + "╌" * (20 - filled)
         rest = (now - self.began) / epoch * (epochs - epoch)
         now_at = f"epoch {epoch}/{epochs}  loss {losses['task']:.3f}  valid {losses['valid']:.3f}"
-        end = f"  at most {rest:.0f} s left of it, {_minutes(now - self.started)} since the start"
+        end = f"  at most {rest:.0f} s left of it, {minutes(now - self.started)} since the start"
         self.live.update(
             Text(f"{self.what}  {bar} {now_at}{end}", style="dim", no_wrap=True, overflow="ellipsis")
         )
@@ -154,5 +154,8 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
 
 
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+def minutes(seconds: float) -> str:
+    """A duration as a person says it."""
+    if seconds < 5400:
+        return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

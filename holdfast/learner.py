@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +25,7 @@ from holdfast.models.classifier import Classifier
 from holdfast.params import Params
 from holdfast.passes import Ledger, Passes, added
 from holdfast.persistent import Persistent
+from holdfast.pool import FIRST_TASKS, Pool, fingerprint
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
@@ -47,6 +48,8 @@ class Learner(Persistent):
     """Hyper-parameters the user has set: the search leaves them alone."""
     workspace: Path | None = None
     """Where trials wait, so that a killed run resumes; by default a directory that goes with the process."""
+    pool: Pool | None = None
+    """Where runs of one study share trainings of their first tasks."""
     progress: Progress = field(default_factory=Progress)
     accelerator: Accelerator = field(default_factory=Accelerator)
     origin: Any = None
@@ -63,6 +66,8 @@ class Learner(Persistent):
     _examples: dict[tuple[str, ...], Examples] = field(init=False, repr=False)
     _shared: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
     _ledger: Ledger = field(init=False, repr=False)
+    _started: str = field(init=False, repr=False)
+    """A hash of where the task's trainings start, once somebody has asked for it."""
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
@@ -129,6 +134,7 @@ class Learner(Persistent):
     def start_here(self) -> None:
         """Let every training of the task start from what the model and the method are now."""
         self._start = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
+        self._started = ""
 
     def look_ahead(self, task: Task) -> Trial:
         """Where the task alone would take the weights: a throw-away training with the task loss only."""
@@ -164,10 +170,8 @@ class Learner(Persistent):
         """Train with these hyper-parameters from the task's start, and put everything back."""
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
-            path = (
-                self._workspace.directory / f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
-            )
             with self.method.trying(choice):
+                path = self._place(key)
                 self.progress.trial(len(self._trials) + 1, describe(choice, moves=self.method.moves))
             reused = path.exists()
             if not reused:
@@ -180,6 +184,20 @@ class Learner(Persistent):
             self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
             self.progress.scored(self._trials[key].score, reused)
         return self._trials[key]
+
+    def _place(self, key: str) -> Path:
+        """Where the training belongs that the method is set to: this run's own folder, or what runs share."""
+        alike = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.method.trains_as()
+        if self.pool is None or alike is None:
+            name = f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
+            return self._workspace.directory / name
+        head, settings = self.model.head, to_json(asdict(self.settings))
+        rows = [head.labels, head.seen, self.past_rows]
+        if not self._started:
+            self._started = fingerprint(self.model.state_dict(), *self._start)
+        where = [self.accelerator.num_processes, str(self.accelerator.device)]
+        task = [self._task_key, self.tasks_seen, self.task_seed, self.scenario]
+        return self.pool.place(alike, self._started, rows, settings, task, where)
 
     def rates(self) -> tuple[float, ...]:
         """The learning rates to try: the grid, or the one the user fixed."""

@@ -136,6 +136,13 @@ class Method:
         """Whether a training with these hyper-parameters would move any weight; if not, it is left out."""
         return True
 
+    def trains_as(self) -> dict[str, Any] | None:
+        """All that decides a training beside weights, state and data, where other methods would train alike.
+
+        Runs of one study share such trainings. None, the safe answer: nobody else trains like this.
+        """
+        return {"lr": self.lr} if type(self) is Method else None
+
     # ---- what it says of itself ----------------------------------------------------------------------------
 
     @classmethod

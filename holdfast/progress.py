@@ -24,5 +24,8 @@ class Progress:
     def scored(self, score: float, reused: bool) -> None:
         """The training ended (or was found finished) with this validation score."""
 
+    def tested(self, row: list[float | None]) -> None:
+        """A task was learnt; the test scores of all so far. For logs: nothing may decide by them."""
+
     def note(self, text: str) -> None:
         """Something worth a line of its own."""

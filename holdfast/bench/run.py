@@ -18,6 +18,7 @@ from accelerate import Accelerator
 
 from holdfast import metrics
 from holdfast.bench.spec import Spec
+from holdfast.bench.tracking import check_tracker, tracked
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.files import locked, read_json, write_json
@@ -25,6 +26,7 @@ from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.models import build_classifier
 from holdfast.passes import Passes, added
+from holdfast.pool import Pool
 from holdfast.progress import Progress
 from holdfast.settings import to_json
 from holdfast.store import Store
@@ -41,21 +43,34 @@ PACKAGES = (
 )
 
 
-def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progress | None = None) -> Record:
-    """Make the record of a spec in `out`, or give back the one that is there."""
+def run(
+    spec: Spec,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    progress: Progress | None = None,
+    share: bool = True,
+    track: str | None = None,
+) -> Record:
+    """Make the record of a spec in `out`, or give back the one that is there.
+
+    With `share`, trainings that another run in `out` has made too are not made again.
+    """
     path = out / f"{spec.digest()}.json"
     if path.exists():
         record: Record = read_json(path)
         return record
     # Everything that can be wrong with the request comes first, so that nothing is left behind.
-    stream, settings = spec.load_stream(data_dir), spec.settings()
+    whole, settings = spec.load_stream(data_dir), spec.settings()
+    stream = spec.cut(whole)
     method, fixed = spec.make_method()
-    model = build_classifier(spec.model, settings, seed=spec.seed, labels=stream.labels, method=method)
+    model = build_classifier(spec.model, settings, seed=spec.seed, labels=whole.labels, method=method)
     lessons = method.curriculum(stream)
     for task in lessons:
         method.admit(task)
     workspace = out / ".trials" / path.stem
-    accelerator = Accelerator()
+    accelerator = Accelerator(log_with=check_tracker(track), project_dir=out if track else None)
+    revision = _revision()
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -70,10 +85,13 @@ def run(spec: Spec, out: Path, *, data_dir: Path | None = None, progress: Progre
             seed=spec.seed,
             fixed=fixed,
             workspace=workspace,
+            pool=_pool(out, revision) if share else None,
             progress=(progress if accelerator.is_main_process else None) or Progress(),
             accelerator=accelerator,
         )
-        record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
+        with tracked(learner, spec, track):
+            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
+        record["revision"] = revision
         if accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)
@@ -111,6 +129,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             rows += [[None] * len(stream)] * (learnt - 1 - len(rows))
             known = [learner.score(getattr(task, part)) for task in stream.tasks[:learnt]]
             rows.append(known + [None] * (len(stream) - learnt))
+        learner.progress.tested(scores["test"][-1])
         seconds = spent + time.perf_counter() - started
         tensors, state = learner.state()
         run_state = {
@@ -137,7 +156,6 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": _peak_memory(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        "revision": _revision(),
     }
 
 
@@ -167,6 +185,14 @@ def _peak_memory() -> int:
     if status.exists():  # getrusage would count what the parent held when it started us
         return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _pool(out: Path, revision: str | None) -> Pool | None:
+    """What runs of this folder share. Code that is being edited is known by no name: it shares nothing."""
+    code = revision or _version("holdfast")
+    if code is None or code.endswith("-dirty"):
+        return None
+    return Pool(out / ".trials" / "shared", code)
 
 
 def _version(package: str) -> str | None:

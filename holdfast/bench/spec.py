@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class Spec:
     model: str = "minilm"
     set: dict[str, Any] = field(default_factory=dict)
     threads: int = 1
+    tasks: int | None = None
+    """Learn only so many tasks of the stream; a preallocated head has room for all of it."""
 
     @classmethod
     def create(cls, *, method: str, stream: str, settings: Sequence[str] = (), **rest: Any) -> Spec:
@@ -40,6 +42,8 @@ class Spec:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         check_stream_name(stream)
         preset(rest.get("preset", "full"))
+        if (rest.get("tasks") or 2) < 2:
+            raise HoldfastError("tasks: at least 2 must be learnt, or leave it out to learn all")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:
@@ -54,8 +58,16 @@ class Spec:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as the record keeps it."""
-        return dataclasses.asdict(self)
+        """The spec as the record keeps it. Records older than `tasks` are of specs without it."""
+        content = dataclasses.asdict(self)
+        if self.tasks is None:
+            del content["tasks"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Spec:
+        """What `to_json` gave."""
+        return cls(**content)
 
     def settings(self) -> Settings:
         """Preset, then the cap, then what was set by name."""
@@ -73,6 +85,10 @@ class Spec:
         fixed = frozenset(name for name in self.set if name in method.hyper_parameters())
         method.set(**{name: self.set[name] for name in fixed})
         return method, fixed
+
+    def cut(self, stream: Stream) -> Stream:
+        """The part of a stream that is learnt."""
+        return dataclasses.replace(stream, tasks=stream.tasks[: self.tasks])
 
     def load_stream(self, data_dir: Path | None) -> Stream:
         """The stream in its order, capped."""

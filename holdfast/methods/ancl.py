@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast import search
 from holdfast.methods.consolidating import AnyImportance
@@ -60,6 +60,10 @@ class ANCLMAS(Auxiliary, AnyImportance, Quadratic):
     Cost: E_aux·b + b to measure α_aux + E·b + b to measure the importance
     Two tasks: E1·b1 + b1 + E2_aux·b2 + b2 + E2·b2
     """
+
+    def trains_as(self) -> dict[str, Any] | None:
+        """Without the auxiliary network it is plain MAS."""
+        return None if self.lam_a > 0 else super().trains_as()
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """The auxiliary network is the look-ahead; its importance is fresh, never pooled with the past's."""

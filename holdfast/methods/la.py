@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -55,10 +55,18 @@ class LA(AnyImportance, Quadratic):
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """Phase 1: look ahead, unless this training has no penalty or a plain one."""
-        modulated = self.alpha and 0 < self.lam < math.inf and self.down is not None
-        weights = self.modulated(self.ahead(learner, task)) if modulated else self.alpha
+        weights = self.modulated(self.ahead(learner, task)) if self.modulates else self.alpha
         super().before_task(learner, task)
         self.pulls = {name: replace(pull, weights=weights) for name, pull in self.pulls.items()}
+
+    @property
+    def modulates(self) -> bool:
+        """Whether a training with these hyper-parameters weighs the past anew."""
+        return bool(self.alpha) and 0 < self.lam < math.inf and self.down is not None
+
+    def trains_as(self) -> dict[str, Any] | None:
+        """The λ search is plain MAS."""
+        return None if self.modulates else super().trains_as()
 
     def modulated(self, ahead: Params) -> Params:
         """α', tensor by tensor: equation 5. What is not modulated is held by α_{k-1} as it is."""
@@ -83,6 +91,17 @@ class LA(AnyImportance, Quadratic):
             layers.setdefault(layer_of(name), []).append(rho.flatten())
         return {layer: round(float(torch.cat(parts).mean()), 4) for layer, parts in layers.items()}
 
+    def spread(self, ahead: Params) -> dict[str, dict[str, Any]]:
+        """How ρ is spread in each tensor, in twentieths from 0 to 1, and where τ cuts: for the report."""
+        return {
+            name: {
+                "bins": torch.histc(rho.float(), bins=20, min=0, max=1).int().tolist(),
+                "mean": round(float(rho.mean()), 4),
+                "tau": round(float(tau), 4),
+            }
+            for name, rho, tau in self.relative(ahead)
+        }
+
     def plain(self, gold: Trial, lam: float) -> Choice:
         """λ is searched with the plain importance, whatever the previous task ended with."""
         return super().plain(gold, lam) | {"down": None}
@@ -102,6 +121,7 @@ class LA(AnyImportance, Quadratic):
         with self.trying({"lr": lr}):
             ahead = self.ahead(learner, task)
         notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max, "rho": self.by_layer(ahead)}
+        notes["spread"] = self.spread(ahead)
         room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))
         path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":

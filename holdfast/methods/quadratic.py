@@ -6,7 +6,7 @@ import math
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -14,11 +14,12 @@ from torch.optim import Optimizer
 from holdfast import params as P
 from holdfast import proximal, search
 from holdfast.equations import quadratic_penalty
+from holdfast.estimators import Estimator
 from holdfast.methods.consolidating import Consolidating
 from holdfast.methods.strength import Strength
 from holdfast.proximal import Pull
 from holdfast.search import Choice, Decision, Trial
-from holdfast.settings import setting
+from holdfast.settings import setting, to_json
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
@@ -68,6 +69,12 @@ class Quadratic(Strength, Consolidating):
     def added_gradient(self, name: str, weight: Tensor) -> Tensor | float:
         """What the pulls add to the gradient while they are part of the loss."""
         return sum((pull.gradient(name, weight) for pull in self._finite("loss").values()), start=0.0)
+
+    def trains_as(self) -> dict[str, Any] | None:
+        """A plain pull is the same training under every method, unless an estimator watches it."""
+        watched = type(self.estimator()).observe is not Estimator.observe
+        pull = {"lam": to_json(self.lam), "penalty": self.penalty} if self.lam > 0 else {}
+        return None if watched else {"lr": self.lr, **pull}
 
     # ---- the search -----------------------------------------------------------------------------------
 

@@ -1,0 +1,102 @@
+"""The Ray engine: a run is a Ray task with retries, on one machine or many; its record comes back to us.
+
+A task starts the same worker process as the local engine does, so threads are settled before torch starts
+and a record has the same bits as a local one of the same kind of machine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from holdfast.bench.engine import Engine, Report
+from holdfast.bench.worker import Event, Job, events_of, working
+from holdfast.cache import cache_dir
+from holdfast.errors import HoldfastError
+from holdfast.files import read_json, write_json
+
+RETRIES = 5  # of a run whose worker or node died; it resumes where a trial of it is left on its node
+
+
+class OnRay(Engine):
+    """Tasks on a running cluster, or on a local one that is started and stopped with us."""
+
+    def __init__(self, address: str | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise HoldfastError("--engine ray needs Ray: pip install 'holdfast[ray]'") from None
+        self.ray: Any = ray
+        self.address = address
+
+    def at_once(self, threads: int) -> int:
+        """As many as the cluster has processors for."""
+        self._connect()
+        resources: dict[str, float] = self.ray.cluster_resources()
+        return max(1, int(resources.get("CPU", 1)) // threads)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+        """Hand out all jobs; Ray queues what does not fit."""
+        ray = self.ray
+        self._connect()
+        remote = ray.remote(max_retries=RETRIES)(_do)
+        waiting = {
+            remote.options(num_cpus=job.spec["threads"], name=job.spec["method"]).remote(job): number
+            for number, job in enumerate(jobs)
+        }
+        try:
+            for number in waiting.values():
+                yield Report(number, {"kind": "begun"})
+            while waiting:
+                ready, _ = ray.wait(list(waiting), num_returns=1)
+                yield Report(waiting[ready[0]], self._outcome(ready[0], jobs[waiting[ready[0]]]))
+                del waiting[ready[0]]
+        finally:
+            for reference in waiting:
+                ray.cancel(reference, force=True)
+
+    def _outcome(self, reference: Any, job: Job) -> Event:
+        try:
+            outcome = self.ray.get(reference)
+        except self.ray.exceptions.RayError as error:
+            first = str(error).strip().partition("\n")[0]
+            return {"kind": "failed", "why": f"lost on the cluster after {RETRIES} retries: {first}"}
+        if "record" not in outcome:
+            return {"kind": "failed", "why": outcome["why"]}
+        write_json(Path(job.out) / f"{outcome['digest']}.json", outcome["record"])
+        return {"kind": "done"}
+
+    def _connect(self) -> None:
+        if self.ray.is_initialized():
+            return
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            self.ray.init(
+                address=self.address,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
+
+
+def _do(job: Job) -> dict[str, Any]:
+    """A Ray task: one run in a worker process, in a folder of its node's cache; gives back its record."""
+    from holdfast.bench.spec import Spec
+
+    digest = Spec.from_json(job.spec).digest()
+    scratch = cache_dir() / "bench" / digest
+    with working(replace(job, out=str(scratch))) as (process, said):
+        *_, last = events_of(process, said)
+    if last["kind"] == "failed":
+        return {"why": last["why"]}
+    path = scratch / f"{digest}.json"
+    record = read_json(path)
+    path.unlink()
+    return {"digest": digest, "record": record}

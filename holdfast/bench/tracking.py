@@ -1,0 +1,100 @@
+"""Sends what a run says about itself to an experiment tracker, through Accelerate."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastError
+from holdfast.progress import Progress
+from holdfast.settings import unknown
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from holdfast.bench.spec import Spec
+    from holdfast.learner import Learner
+
+TRACKERS = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "mlflow": ("mlflow",),
+    "trackio": ("trackio",),
+}
+
+
+def check_tracker(name: str | None) -> str | None:
+    """The tracker's name, if there is one and it can be had."""
+    if name is None:
+        return None
+    if name not in TRACKERS:
+        raise HoldfastError(unknown(name, list(TRACKERS), "tracker"))
+    if not any(importlib.util.find_spec(module) for module in TRACKERS[name]):
+        raise HoldfastError(f"--track {name} needs a package: pip install {TRACKERS[name][0]}")
+    return name
+
+
+class Tracked(Progress):
+    """Passes everything on, and logs the numbers among it: losses by epoch, validation scores by training."""
+
+    def __init__(self, inner: Progress, accelerator: Accelerator) -> None:
+        self.inner = inner
+        self.accelerator = accelerator
+        self.step = 0
+
+    def plan(self, tasks: int) -> None:
+        """Pass on."""
+        self.inner.plan(tasks)
+
+    def task(self, number: int, name: str) -> None:
+        """Log where a task begins."""
+        self._log({"task": number})
+        self.inner.task(number, name)
+
+    def trial(self, number: int, what: str) -> None:
+        """Pass on."""
+        self.inner.trial(number, what)
+
+    def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
+        """Log every term of the loss."""
+        self.step += 1
+        self._log({f"loss/{name}": value for name, value in losses.items()})
+        self.inner.epoch(epoch, epochs, losses)
+
+    def looked(self, done: int, total: int) -> None:
+        """Pass on."""
+        self.inner.looked(done, total)
+
+    def scored(self, score: float, reused: bool) -> None:
+        """Log the validation score."""
+        self._log({"valid_f1": score})
+        self.inner.scored(score, reused)
+
+    def tested(self, row: list[float | None]) -> None:
+        """Log the row of the score matrix."""
+        self._log({f"test_f1/{i + 1}": score for i, score in enumerate(row) if score is not None})
+        self.inner.tested(row)
+
+    def note(self, text: str) -> None:
+        """Pass on."""
+        self.inner.note(text)
+
+    def _log(self, values: dict[str, Any]) -> None:
+        self.accelerator.log(values, step=self.step)
+
+
+@contextmanager
+def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
+    """Log the run within the block, if it is to be logged."""
+    if track is None:
+        yield
+        return
+    flat = {name: str(value) for name, value in spec.to_json().items()}
+    learner.accelerator.init_trackers("holdfast", config=flat)
+    learner.progress = Tracked(learner.progress, learner.accelerator)
+    try:
+        yield
+    finally:
+        learner.accelerator.end_training()

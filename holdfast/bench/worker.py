@@ -1,0 +1,168 @@
+"""One run in a process of its own: a job comes in on stdin, events go out on stdout, one JSON line each.
+
+Threads and cores are settled before torch is imported. When stdin closes, whoever gave the job is gone, and
+so is the worker: however the parent ends, nothing goes on behind its back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from holdfast.errors import HoldfastError
+from holdfast.progress import Progress
+
+Event = dict[str, Any]
+EVERY = 1.0  # seconds between two events about epochs
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told."""
+
+    spec: dict[str, Any]
+    out: str
+    data_dir: str | None = None
+    share: bool = True
+    track: str | None = None
+    cores: tuple[int, ...] = ()
+    """Cores to stay on; any if empty."""
+
+
+class Events(Progress):
+    """Writes what happens as events."""
+
+    def __init__(self, write: IO[str]) -> None:
+        self.write = write
+        self._told = 0.0
+
+    def tell(self, **event: Any) -> None:
+        """Write one event."""
+        self.write.write(json.dumps(event) + "\n")
+        self.write.flush()
+
+    def plan(self, tasks: int) -> None:
+        """How many tasks there will be."""
+        self.tell(kind="plan", tasks=tasks)
+
+    def task(self, number: int, name: str) -> None:
+        """A task begins."""
+        self.tell(kind="task", number=number, name=name)
+
+    def trial(self, number: int, what: str) -> None:
+        """A training begins."""
+        self.tell(kind="trial", number=number, what=what)
+
+    def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
+        """Now and then, how far it is."""
+        if time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self.tell(kind="epoch", epoch=epoch, epochs=epochs)
+
+    def scored(self, score: float, reused: bool) -> None:
+        """A training ended."""
+        self.tell(kind="scored", reused=reused)
+
+
+@contextmanager
+def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+    """A worker at its job, and the file that holds what it says beside its events."""
+    threads = str(job.spec.get("threads", 1))
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    log = Path(job.out) / ".trials" / f"{os.getpid()}-{threading.get_ident()}.log"
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        said = open(log, "w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {job.out}: {error.strerror or error}") from error
+    with said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the parent's to answer
+        )
+        try:
+            assert process.stdin is not None
+            try:
+                process.stdin.write(json.dumps(asdict(job)) + "\n")
+                process.stdin.flush()
+            except BrokenPipeError:
+                pass  # it died at once: its exit code says more
+            yield process, said
+        finally:
+            process.kill()
+            process.wait()
+            log.unlink(missing_ok=True)
+
+
+def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:
+    """What a worker tells, the last being "done" or "failed", whatever happens to it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            event: Event = json.loads(line)
+        except ValueError:
+            continue  # half a line of one that was killed
+        yield event
+        if event["kind"] in ("done", "failed"):
+            return
+    code = process.wait()
+    said.seek(0)
+    last = [line.strip() for line in said if line.strip()][-1:]
+    why = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    if code == -9:
+        why += " (out of memory, or killed)"
+    yield {"kind": "failed", "why": ": ".join([f"the worker {why}", *last])}
+
+
+def main() -> None:
+    """Do one job."""
+    events = Events(os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)  # what libraries print is not an event
+    job = Job(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    if job.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, job.cores)
+    from holdfast.terminal import start_torch
+
+    start_torch(job.spec["threads"])
+    from holdfast.bench.run import run
+    from holdfast.bench.spec import Spec
+
+    try:
+        run(
+            Spec.from_json(job.spec),
+            Path(job.out),
+            data_dir=Path(job.data_dir) if job.data_dir else None,
+            progress=events,
+            share=job.share,
+            track=job.track,
+        )
+    except HoldfastError as error:
+        events.tell(kind="failed", why=str(error))
+    except OSError as error:
+        events.tell(kind="failed", why=f"{error.filename or job.out}: {error.strerror or error}")
+    else:
+        events.tell(kind="done")
+
+
+def _leave_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Trainings that runs of one study would repeat, kept by a hash of all that decides them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+FIRST_TASKS = 2  # later tasks start from weights that few runs share
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A directory of trial files that several runs read and write.
+
+    Nothing in it has to be there and nothing in it changes a number: a training is found only by a run that
+    would have made it bit for bit, with the same code.
+    """
+
+    directory: Path
+    code: str
+    """The version of the code: another one may train otherwise."""
+
+    def place(self, *what: Any) -> Path:
+        """Where the training that these things decide is, or belongs."""
+        total = hashlib.sha256()
+        _feed(total, [self.code, torch.__version__, torch.get_num_threads(), *what])
+        return self.directory / f"{total.hexdigest()[:24]}.trial"
+
+
+def fingerprint(*what: Any) -> str:
+    """A hash of tensors and JSON, however nested."""
+    total = hashlib.sha256()
+    _feed(total, list(what))
+    return total.hexdigest()
+
+
+def _feed(total: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        total.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, Mapping):
+        total.update(f"{{{len(value)}".encode())
+        for name in sorted(value):
+            total.update(json.dumps(name).encode())
+            _feed(total, value[name])
+    elif isinstance(value, list | tuple):
+        total.update(f"[{len(value)}".encode())
+        for item in value:
+            _feed(total, item)
+    else:
+        total.update(json.dumps(value).encode())

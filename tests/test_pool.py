@@ -1,0 +1,152 @@
+"""Runs that share trainings: the same bits as without sharing, and only where the trainings really are alike."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, class_stream, make_learner, make_method, small, weights_of
+
+from holdfast.data.tasks import Stream
+from holdfast.learner import Learner
+from holdfast.methods import METHODS
+from holdfast.pool import Pool, fingerprint
+from holdfast.progress import Progress
+
+ALIKE = [
+    ("mas", {}),
+    ("frozen", {}),
+    ("ewc", {}),
+    ("ancl-mas", {}),
+    ("la", {}),
+    ("la", {"fraction": 0.5}),
+    ("la", {"thr": 0.5, "penalty": "proximal"}),
+    ("si", {}),
+    ("la", {"importance": "rwalk"}),
+    ("seq", {}),
+    ("lwf", {}),
+]
+"""In this order into one pool: later ones find what earlier ones have left."""
+
+
+class Watch(Progress):
+    def __init__(self) -> None:
+        self.found: list[bool] = []
+
+    def scored(self, score: float, reused: bool) -> None:
+        self.found.append(reused)
+
+
+def taught(
+    model: str, name: str, values: dict[str, Any], pool: Pool | None, stream: Stream, **rest: Any
+) -> tuple[Learner, list[Any]]:
+    method = make_method(name, **values)
+    settings = rest.pop("settings", small(epochs=2, lam_trials=1))
+    learner = make_learner(model, method, stream, settings, progress=Watch(), pool=pool, **rest)
+    lessons = [learner.learn(task) for task in stream]
+    told = [
+        (
+            lesson.decision.trial.choice,
+            lesson.decision.notes,
+            [trial.summary() for trial in lesson.trials],
+            lesson.chosen_passes,
+            lesson.search_passes,
+        )
+        for lesson in lessons
+    ]
+    return learner, told
+
+
+def reused(learner: Learner) -> int:
+    assert isinstance(learner.progress, Watch)
+    return sum(learner.progress.found)
+
+
+@pytest.mark.slow
+def test_runs_that_share_end_as_runs_that_do_not(one_layer: str, tmp_path: Path) -> None:
+    pool, stream = Pool(tmp_path, "this code"), class_stream()
+    found = {}
+    for number, (name, values) in enumerate(ALIKE):
+        alone, story = taught(one_layer, name, values, None, stream)
+        shared, its_story = taught(one_layer, name, values, pool, stream)
+        assert_same_bits(weights_of(alone), weights_of(shared))
+        assert repr(its_story) == repr(story), name
+        assert not reused(alone)
+        found[number] = reused(shared)
+    # mas goes first and finds nothing; what it left serves frozen, ewc, ancl-mas and la in their first tasks.
+    assert found[0] == 0
+    assert all(found[number] >= 2 for number in (1, 3, 4, 5)), found
+    assert found[2] >= 1, "the first task of ewc is that of mas"
+    assert found[5] > found[6] >= 1, "a proximal pull is another training, its gold run is not"
+    assert not any(found[number] for number in (7, 8, 9, 10)), "watched, or with another state"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"settings": small(epochs=2, lam_trials=1, batch_size=6)},
+        {"scenario": True},
+        {"task": True},
+        {"code": True},
+        {"model": True},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_decides_a_training_is_in_its_name(
+    one_layer: str, tiny_bert: str, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    stream = replace(class_stream(), tasks=class_stream().tasks[:1])
+    pool = Pool(tmp_path, "this code")
+    taught(one_layer, "mas", {}, pool, stream)
+    same, _ = taught(one_layer, "mas", {}, pool, stream)
+    assert reused(same) == 1
+    model = tiny_bert if change.pop("model", False) else one_layer
+    if change.pop("scenario", False):
+        stream = replace(stream, scenario="domain-incremental")
+    if change.pop("task", False):
+        task = stream.tasks[0]
+        train = replace(task.train, texts=task.train.texts[::-1], labels=task.train.labels[::-1])
+        stream = replace(stream, tasks=(replace(task, train=train),))
+    if change.pop("code", False):
+        pool = Pool(tmp_path, "other code")
+    other, _ = taught(model, "mas", {}, pool, stream, **change)
+    assert not reused(other)
+
+
+def test_closed_form_heads_share_nothing(one_layer: str, tmp_path: Path) -> None:
+    taught(one_layer, "mas+slda", {}, Pool(tmp_path, "x"), class_stream())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_a_method_that_is_silent_shares_nothing(name: str) -> None:
+    """Whoever adds hooks and says nothing is safe; a method that shares has said so in its own class."""
+    method = METHODS[name]
+    if make_method(name, **({"lam": 1.0} if "lam" in method.hyper_parameters() else {})).trains_as() is None:
+        return
+    sharing = next(owner for owner in method.__mro__ if "trains_as" in owner.__dict__)
+    hooks = ("before_task", "losses", "optimizer", "constrain", "deployed")
+    for owner in method.__mro__[: method.__mro__.index(sharing)]:
+        assert not any(hook in owner.__dict__ for hook in hooks), owner
+
+
+def test_fingerprints_tell_apart() -> None:
+    one = torch.tensor([1.0, 2.0])
+    values = [
+        one,
+        one.double(),
+        one.view(2, 1),
+        one + 1,
+        {"a": one},
+        {"b": one},
+        [one, one],
+        [[one], one],
+        1,
+        "1",
+    ]
+    assert len({fingerprint(value) for value in values}) == len(values)
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
