@@ -125,18 +125,6 @@ def methods(
         console.print(table, "")
 
 
-@app.command()
-def report(directory: Annotated[Path, typer.Argument(help="Folder with records.")]) -> None:
-    """Put the records of a folder side by side: a table here, and a page to open."""
-    from holdfast.report import load_records, print_table, write_markdown, write_page
-
-    records = load_records(directory)
-    print_table(console, records)
-    write_markdown(directory / "report.md", records)
-    page = write_page(directory / "report.html", records)
-    console.print(f"report: {page}", soft_wrap=True, highlight=False)
-
-
 @data_app.command("list")
 def data_list() -> None:
     """List the named streams."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,6 +104,28 @@ def bench(
     )
 
 
+def report(
+    directory: Annotated[Path, typer.Argument(help="Folder with records.")],
+    open_it: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+) -> None:
+    """Put the records of a folder side by side: a table here, a page to open, Markdown, CSV and LaTeX."""
+    from holdfast.report import write_report
+    from holdfast.report.tables import show
+
+    written = write_report(directory)
+    for line in written.complaints:
+        say_error(f"[yellow]note:[/yellow] {escape(line)}")
+    for section, tables in written.sections:
+        if tables:
+            show(console, tables[0])
+        if section.missing:
+            console.print(f"{len(section.missing)} of {len(section.runs)} runs are missing", highlight=False)
+    console.print(f"report: {written.page}", soft_wrap=True, highlight=False)
+    if open_it:
+        webbrowser.open(written.page.resolve().as_uri())
+
+
 def add_to(app: typer.Typer) -> None:
     """Give an app these commands."""
-    app.command()(bench)
+    for command in (bench, report):
+        app.command()(command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -46,9 +47,13 @@ def read_json(path: Path) -> Any:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keep a second writer out of a directory. The lock goes with the process, however it ends."""
+def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
+    """Keep a second writer out of a directory. The lock goes with the process, however it ends.
+
+    `patience` is for one that is just ending: so many seconds are waited before giving up.
+    """
     path = directory / ".lock"
+    until = time.monotonic() + patience
     while True:
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -59,6 +64,9 @@ def locked(directory: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
                 raise HoldfastError(
                     f"another process is at work in {directory}; wait for it to end"
                 ) from None

@@ -1,4 +1,4 @@
-"""Runs that share trainings: the same bits as without sharing, and only where the trainings really are alike."""
+"""Runs that share trainings: the same bits as without sharing, and only trainings that really are alike."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from holdfast.bench.board import Board
 from holdfast.bench.engine import Engine
+from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job
@@ -55,6 +57,8 @@ def bench(
             if report.event["kind"] == "done":
                 record = read_json(out / f"{spec.digest()}.json")
             show.event(report.number, report.event, record)
+    if not failures:
+        shutil.rmtree(pool_of(out), ignore_errors=True)
     return failures
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,7 @@ class OnRay(Engine):
     def _connect(self) -> None:
         if self.ray.is_initialized():
             return
+        self._knock()
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             self.ray.init(
@@ -84,6 +86,16 @@ class OnRay(Engine):
         except (ConnectionError, RuntimeError, ValueError) as error:
             first = str(error).strip().partition("\n")[0]
             raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
+
+    def _knock(self) -> None:
+        """Ask at the address first: Ray itself would go on asking for minutes."""
+        host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
+        if not colon:
+            return
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except (OSError, ValueError) as error:
+            raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({error})") from None
 
 
 def _do(job: Job) -> dict[str, Any]:

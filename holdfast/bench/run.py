@@ -49,7 +49,7 @@ def run(
     *,
     data_dir: Path | None = None,
     progress: Progress | None = None,
-    share: bool = True,
+    share: bool = False,
     track: str | None = None,
 ) -> Record:
     """Make the record of a spec in `out`, or give back the one that is there.
@@ -76,7 +76,7 @@ def run(
     except OSError as error:
         raise HoldfastError(f"cannot write to {out}: {error.strerror}; choose another --out") from error
     # Processes launched together work on one run: the first of them stands for all.
-    with locked(workspace) if accelerator.is_main_process else nullcontext():
+    with locked(workspace, patience=3.0) if accelerator.is_main_process else nullcontext():
         learner = Learner(
             model,
             method,
@@ -192,7 +192,12 @@ def _pool(out: Path, revision: str | None) -> Pool | None:
     code = revision or _version("holdfast")
     if code is None or code.endswith("-dirty"):
         return None
-    return Pool(out / ".trials" / "shared", code)
+    return Pool(pool_of(out), code)
+
+
+def pool_of(out: Path) -> Path:
+    """The folder of trainings that runs share: whoever runs several clears it away."""
+    return out / ".trials" / "shared"
 
 
 def _version(package: str) -> str | None:

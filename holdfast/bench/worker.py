@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -78,13 +79,7 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A worker at its job, and the file that holds what it says beside its events."""
     threads = str(job.spec.get("threads", 1))
     environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-    log = Path(job.out) / ".trials" / f"{os.getpid()}-{threading.get_ident()}.log"
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        said = open(log, "w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {job.out}: {error.strerror or error}") from error
-    with said:
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.bench.worker"],
             stdin=subprocess.PIPE,
@@ -105,7 +100,6 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
         finally:
             process.kill()
             process.wait()
-            log.unlink(missing_ok=True)
 
 
 def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:

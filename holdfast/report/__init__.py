@@ -1,7 +1,6 @@
-"""Records -> tables and pages. Nothing here trains."""
+"""Records -> tables, figures, one page. Nothing here trains."""
 
 from holdfast.report.methods import methods_page
-from holdfast.report.page import write_page
-from holdfast.report.table import load_records, print_table, write_markdown
+from holdfast.report.write import Written, write_report
 
-__all__ = ["load_records", "methods_page", "print_table", "write_markdown", "write_page"]
+__all__ = ["Written", "methods_page", "write_report"]

@@ -1,70 +1,136 @@
-"""One small self-contained page: the table and every score matrix as a heat map. No script, no network."""
+"""One self-contained page: tables, figures, every score matrix. Opens offline, on a laptop or a phone."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from html import escape
+from itertools import count
 from pathlib import Path
 
-from holdfast.display import percent
+from plotly.offline import get_plotlyjs
+
 from holdfast.files import write_bytes
-from holdfast.report.table import METRICS, Record, groups, title
+from holdfast.report import figures as draw
+from holdfast.report.figures import Figure
+from holdfast.report.runs import Run, Section
+from holdfast.report.tables import Table, html
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #fbfaf7; --line: #d9d6cd; --soft: #667380; --hue: 164 }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8e6df; --paper: #171b20; --line: #343b44; --soft: #9aa5b1 } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 0 auto;
-       max-width: 62rem; padding: 1.5rem 1rem 4rem }
-h1 { font-size: 1.6rem; margin: 0 } h2 { font-size: 1.2rem; margin: 2.4rem 0 .6rem }
-h3 { font-size: 1rem; margin: 1.6rem 0 0 }
-p { margin: .3rem 0; color: var(--soft) }
-.wide { overflow-x: auto } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .35rem .7rem; text-align: right; white-space: nowrap } th { font-weight: 600 }
-th:first-child { text-align: left } .metrics td, .metrics th { border-bottom: 1px solid var(--line) }
-.maps { display: flex; flex-wrap: wrap; gap: 1.6rem } .maps td { min-width: 3.1rem; border: 2px solid var(--paper);
-       border-radius: .4rem } .maps th { color: var(--soft); font-weight: 400; font-size: .85rem }
-figure { margin: 0; max-width: 100%; overflow-x: auto } figcaption { font-weight: 600; margin-bottom: .3rem }
-"""
+ASSETS = Path(__file__).parent / "assets"
 
 
-def write_page(path: Path, records: list[Record]) -> Path:
-    """Write the page of these records."""
-    body = "".join(
-        f"<h2>{escape(title(group[0]))}</h2>{_metrics(group)}<h3>Test macro-F1 after each task</h3>"
-        f"<p>Row: after learning that task. Column: the task it is tested on.</p>"
-        f"<div class=maps>{''.join(map(_heat_map, group))}</div>"
-        for group in groups(records)
-    )
+def write_page(
+    path: Path, sections: Sequence[tuple[Section, list[Table]]], complaints: Sequence[str]
+) -> Path:
+    """Write the page of these sections with their tables."""
+    numbers = count(1)
+    body = "".join(_section(section, tables, numbers) for section, tables in sections)
+    links = "".join(f"<li><a href='#{_anchor(s)}'>{escape(s.title)}</a></li>" for s, _ in sections)
+    odd = "".join(f"<p class=missing>{escape(line)}</p>" for line in complaints)
     page = (
-        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'><title>Holdfast report</title>"
-        f"<style>{STYLE}</style><h1>Holdfast</h1><p>One task after another, no old data kept, no task id given. "
-        f"Scores are macro-F1 &times; 100.</p>{body}</html>\n"
+        f"<link rel=icon href='data:,'><style>{_asset('page.css')}</style></head><body><header>"
+        "<h1>Holdfast</h1><p>One task after another, no old data kept, no task id given. Scores are macro-F1 "
+        "&times; 100 on test sentences; a number leads to the record it came from.</p>"
+        f"<nav><ul>{links}</ul></nav>{odd}</header><main>{body}</main>"
+        f"<script>{get_plotlyjs()}</script><script>{_asset('page.js')}</script></body></html>\n"
     )
     write_bytes(path, page.encode())
     return path
 
 
-def _metrics(records: list[Record]) -> str:
-    head = "".join(f"<th>{name} {arrow}</th>" for name, arrow in METRICS.items())
-    rows = "".join(
-        f"<tr><th>{escape(record['spec']['method'])}</th>"
-        + "".join(f"<td>{percent(record['metrics'][name])}</td>" for name in METRICS)
-        + "</tr>"
-        for record in records
+def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
+    shown = {"main": (draw.curves(section), draw.trade_off(section))}.get(section.view, ())
+    pictures = [figure for figure in shown if figure is not None]
+    if section.view == "strategies":
+        pictures += draw.strategies(section)
+    first, rest = tables[:1], tables[1:]
+    parts = [f"<section id='{_anchor(section)}'><h2>{escape(section.title)}</h2>"]
+    parts.append(f"<p>{escape(section.about)}</p>" if section.about else "")
+    parts.append(_missing(section.missing))
+    parts += map(html, first)
+    parts.append(
+        f"<div class=figures>{''.join(_figure(f, numbers) for f in pictures)}</div>" if pictures else ""
     )
-    return f"<div class=wide><table class=metrics><tr><th>method</th>{head}</tr>{rows}</table></div>"
+    parts += [html(table) for table in rest[:-1]]
+    parts += [_folded(table.title.rpartition(": ")[2], html(table)) for table in rest[-1:]]
+    parts.append(_matrices(section))
+    parts.append(_traces(section, numbers))
+    parts.append(_spreads(section, numbers))
+    return "".join([*parts, "</section>"])
 
 
-def _heat_map(record: Record) -> str:
-    names, F = record["tasks"], record["scores"]["test"]
+def _missing(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    names = ", ".join(f"{run.label} order {run.where[0]} seed {run.where[1]}" for run in runs[:12])
+    more = f" and {len(runs) - 12} more" if len(runs) > 12 else ""
+    return f"<p class=missing>missing: {escape(names)}{more}</p>"
+
+
+def _matrices(section: Section) -> str:
+    maps = "".join(
+        map(_heat_map, [run for runs in section.by_label().values() for run in runs if run.record])
+    )
+    if not maps:
+        return ""
+    words = "<p>Row: after learning that task. Column: the task it is tested on.</p>"
+    return _folded(
+        "test macro-F1 after each task", f"{words}<div class=maps>{maps}</div>", opened=len(section.made) <= 6
+    )
+
+
+def _traces(section: Section, numbers: count[int]) -> str:
+    found = [draw.search_trace(run) for runs in section.by_label().values() for run in runs if run.record]
+    drawn = "".join(_figure(figure, numbers) for figure in found if figure is not None)
+    return (
+        _folded("search traces: λ against the validation score", f"<div class=figures>{drawn}</div>")
+        if drawn
+        else ""
+    )
+
+
+def _spreads(section: Section, numbers: count[int]) -> str:
+    drawn = "".join(_figure(figure, numbers) for run in section.made for figure in draw.spread(run))
+    words = "<p>How much of a weight's importance is the past's when a task is about to be learnt.</p>"
+    return (
+        _folded("relative importance by layer and component", f"{words}<div class=figures>{drawn}</div>")
+        if drawn
+        else ""
+    )
+
+
+def _figure(figure: Figure, numbers: count[int]) -> str:
+    number = next(numbers)
+    content = json.dumps({"data": figure.data, "layout": figure.layout}, separators=(",", ":"))
+    content = content.replace("</", "<\\/")  # or a name could end the script
+    note = f"<p class=note>{escape(figure.note)}</p>" if figure.note else ""
+    return (
+        f"<figure><figcaption>{escape(figure.title)}</figcaption>"
+        f"<div class=plot data-figure=f{number} style='height:{figure.height}px'></div>{note}"
+        f"<script type=application/json id=f{number}>{content}</script></figure>"
+    )
+
+
+def _folded(title: str, inside: str, *, opened: bool = False) -> str:
+    return f"<details{' open' if opened else ''}><summary>{escape(title)}</summary>{inside}</details>"
+
+
+def _heat_map(run: Run) -> str:
+    assert run.record is not None
+    names = run.record["tasks"]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     rows = "".join(
         f"<tr><th>{escape(name)}</th>{''.join(map(_cell, row))}</tr>"
-        for name, row in zip(names, F, strict=True)
+        for name, row in zip(names, run.matrix, strict=True)
         if any(cell is not None for cell in row)
     )
-    method = escape(record["spec"]["method"])
-    return f"<figure><figcaption>{method}</figcaption><table><tr><th>after</th>{head}</tr>{rows}</table></figure>"
+    order, seed = run.where
+    title = f"<a href='{run.digest}.json'>{escape(run.label)}</a>, order {escape(order)}, seed {seed}"
+    return (
+        f"<figure><figcaption>{title}</figcaption><table><tr><th>after</th>{head}</tr>{rows}</table></figure>"
+    )
 
 
 def _cell(value: float | None) -> str:
@@ -72,3 +138,11 @@ def _cell(value: float | None) -> str:
         return "<td></td>"
     ink = "#fff" if value > 0.55 else "#12352b"
     return f"<td style='background:hsl(164 45% {92 - 62 * value:.0f}%);color:{ink}'>{100 * value:.1f}</td>"
+
+
+def _anchor(section: Section) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in section.title.lower())
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

@@ -213,6 +213,7 @@ def test_the_name_covers_the_spec(files, tiny_bert):
         "model": "minilm",
         "set": {"epochs": 3},
         "threads": 2,
+        "tasks": 2,
     }
     names = {dataclasses.replace(base, **{key: value}).digest() for key, value in changes.items()}
     assert len(names | {base.digest()}) == 1 + len(changes)

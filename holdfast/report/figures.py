@@ -1,0 +1,272 @@
+"""Figures as plotly reads them: plain dictionaries of traces and layout, colours left to the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.methods import METHODS
+from holdfast.report import published
+from holdfast.report.runs import Run, Section
+
+PALETTE = (
+    "#0f8a72",
+    "#d9640a",
+    "#3f7fd0",
+    "#c2549b",
+    "#b98a00",
+    "#7a5cd6",
+    "#c23b3b",
+    "#4b9b2f",
+    "#2a9fb8",
+    "#8a7560",
+    "#e0709a",
+    "#5b6fb5",
+)
+FAMILIAR = ("la", "mas", "ancl-mas", "ancl-lwf", "upgd", "rp2f", "adabop", "la+slda", "slda", "frozen")
+REFERENCE = {"seq": "#8c96a0", "mtl": "#8c96a0"}
+DASHES = {"seq": "dot", "mtl": "dash"}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What plotly draws, under a title."""
+
+    title: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any]
+    note: str = ""
+    height: int = 380
+
+
+def colour(method: str) -> str:
+    """The same in every figure."""
+    rest = [*FAMILIAR, *(name for name in METHODS if name not in FAMILIAR and name not in REFERENCE)]
+    return REFERENCE.get(method) or PALETTE[rest.index(method) % len(PALETTE)]
+
+
+def curves(section: Section) -> Figure | None:
+    """The mean score on the tasks learnt so far, task after task."""
+    data = []
+    longest = max((len(run.matrix) for run in section.made), default=0)
+    for label, runs in section.by_label().items():
+        made = [run for run in runs if run.record is not None]
+        if not made or longest < 2:
+            continue
+        method = made[0].method
+        x = list(range(1, longest + 1))
+        if made[0].joint:
+            y = [_mean([section.metric(run, "Ov") for run in made])] * longest
+        else:
+            y = [_mean([section.metric(run, "Ov", k) for run in made if len(run.matrix) >= k]) for k in x]
+        line = {"color": colour(method), "dash": DASHES.get(method, "solid")}
+        data.append(
+            _trace(
+                label,
+                x,
+                [100 * value for value in y],
+                line=line,
+                mode="lines+markers" if not made[0].joint else "lines",
+            )
+        )
+    layout = {
+        "xaxis": {"title": "tasks learnt", "dtick": 1},
+        "yaxis": {"title": "mean macro-F1 on them", "rangemode": "tozero"},
+    }
+    note = "Mean over orders and seeds; mtl, which learns all tasks at once, is a line."
+    return Figure("Accuracy over tasks", data, layout, note) if data else None
+
+
+def trade_off(section: Section) -> Figure | None:
+    """Stability against plasticity: a point of CF and FWT for each run, and a mark for their mean."""
+    data = []
+    for label, runs in section.by_label().items():
+        points = [(section.metric(run, "FWT"), section.metric(run, "CF"), run) for run in runs]
+        known = [(100 * fwt, 100 * cf, run) for fwt, cf, run in points if fwt is not None and cf is not None]
+        if not known:
+            continue
+        tint = colour(known[0][2].method)
+        names = [f"order {run.where[0]}, seed {run.where[1]}" for _, _, run in known]
+        few = {"color": tint, "size": 7, "opacity": 0.45}
+        xs, ys = [fwt for fwt, _, _ in known], [cf for _, cf, _ in known]
+        data.append(
+            _trace(label, xs, ys, mode="markers", marker=few, text=names, showlegend=False, legendgroup=label)
+        )
+        big = {"color": tint, "size": 13, "symbol": "diamond"}
+        data.append(_trace(label, [_mean(xs)], [_mean(ys)], mode="markers", marker=big, legendgroup=label))
+    layout = {
+        "xaxis": {"title": "FWT: plasticity beside seq →"},
+        "yaxis": {"title": "← stability: CF", "autorange": "reversed"},
+    }
+    note = "Better is up and to the right. Small points are runs, diamonds their means."
+    return Figure("Stability and plasticity", data, layout, note, height=430) if data else None
+
+
+def search_trace(run: Run) -> Figure | None:
+    """λ against the validation score, task by task, as the search saw it."""
+    assert run.record is not None
+    data = []
+    for number, lesson in enumerate(run.record["trials"]):
+        seen = [
+            (trial["choice"]["lam"], 100 * trial["score"], trial["choice"])
+            for trial in lesson["trials"]
+            if isinstance(trial["choice"].get("lam"), int | float)
+            and trial["choice"]["lam"] > 0
+            and trial["score"] is not None
+        ]
+        if not seen:
+            continue
+        seen.sort(key=lambda point: point[0])
+        words = [
+            ", ".join(
+                f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, int | float)
+            )
+            for _, _, choice in seen
+        ]
+        data.append(
+            _trace(
+                lesson["task"],
+                [lam for lam, _, _ in seen],
+                [score for _, score, _ in seen],
+                mode="lines+markers",
+                text=words,
+                line={"color": PALETTE[number % len(PALETTE)], "width": 1.5},
+            )
+        )
+        chosen = run.record["chosen"][number]
+        if isinstance(chosen.get("lam"), int | float) and chosen["lam"] > 0:
+            mark = {
+                "color": PALETTE[number % len(PALETTE)],
+                "size": 14,
+                "symbol": "circle-open",
+                "line": {"width": 3},
+            }
+            data.append(
+                _trace(
+                    "chosen",
+                    [chosen["lam"]],
+                    [100 * chosen["score"]],
+                    mode="markers",
+                    marker=mark,
+                    showlegend=False,
+                )
+            )
+    layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "validation macro-F1"}}
+    title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}"
+    return Figure(title, data, layout, "A ring marks what was chosen.", height=330) if data else None
+
+
+def spread(run: Run) -> list[Figure]:
+    """How relative importance is spread in each layer and component, and where the cut-off lies, by task."""
+    assert run.record is not None
+    figures = []
+    for chosen in run.record["chosen"]:
+        tensors: Mapping[str, Any] = chosen.get("spread") or {}
+        if not tensors:
+            continue
+        names = [_short(name) for name in tensors]
+        shares = [
+            [round(100 * count / (sum(one["bins"]) or 1), 1) for count in one["bins"]]
+            for one in tensors.values()
+        ]
+        middles = [0.025 + 0.05 * i for i in range(20)]
+        heat = {
+            "type": "heatmap",
+            "x": middles,
+            "y": names,
+            "z": shares,
+            "colorscale": "Teal",
+            "colorbar": {"title": "%", "thickness": 10},
+            "hovertemplate": "%{y}<br>ρ %{x:.2f}: %{z} %<extra></extra>",
+        }
+        cut = _trace(
+            "cut-off τ",
+            [one["tau"] for one in tensors.values()],
+            names,
+            mode="markers",
+            marker={"color": "#d9640a", "symbol": "line-ns-open", "size": 9, "line": {"width": 2}},
+        )
+        layout = {
+            "xaxis": {"title": "relative importance ρ", "range": [0, 1]},
+            "yaxis": {"autorange": "reversed", "tickfont": {"size": 9}, "automargin": True},
+            "showlegend": False,
+        }
+        mean = _mean([one["mean"] for one in tensors.values()])
+        title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}: {chosen['task']}"
+        note = (
+            f"A row is the histogram of one tensor, the mark its cut-off τ. Mean ρ over tensors: {mean:.2f}."
+        )
+        figures.append(Figure(title, [heat, cut], layout, note, height=max(300, 90 + 13 * len(names))))
+    return figures
+
+
+def strategies(section: Section) -> list[Figure]:
+    """CF and FWT after the second task over λ_down or λ_up, a line for each fixed τ."""
+    panels: dict[str, tuple[str, list[Run]]] = {}
+    for run in section.made:
+        own = run.own
+        if run.method != "la" or "tau" not in own:
+            continue
+        kind = own.get("strategy", "balance")
+        title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
+            kind
+        ]
+        panels.setdefault(title, ("down" if kind == "kt" else "up", []))[1].append(run)
+    figures = []
+    for title, (axis, runs) in panels.items():
+        data = []
+        for number, tau in enumerate(sorted({run.own["tau"] for run in runs})):
+            line = sorted((run for run in runs if run.own["tau"] == tau), key=lambda run: run.own[axis])
+            x = [run.own[axis] for run in line]
+            for metric, dash in (("CF", "solid"), ("FWT", "dash")):
+                y = [_percent(section.metric(run, metric)) for run in line]
+                tint = {"color": PALETTE[number], "dash": dash}
+                data.append(_trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
+        data += _references(section, [run.own[axis] for run in runs])
+        words = "λ_down" if axis == "down" else "λ_up between 1/τ (0) and λ_max/λ (1)"
+        layout = {
+            "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
+            "yaxis": {"title": "CF and FWT"},
+        }
+        theirs = "; ".join(
+            f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
+            for name, point in published.REFERENCES.items()
+        )
+        note = f"Solid: CF, dashed: FWT; thin grey lines: ancl-mas and ancl-lwf here. The paper has {theirs}."
+        figures.append(Figure(title, data, layout, note))
+    return figures
+
+
+def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
+    """What ANCL reaches at the same step, as level lines."""
+    data = []
+    for run in section.made:
+        if run.method not in published.REFERENCES:
+            continue
+        for metric, dash in (("CF", "solid"), ("FWT", "dash")):
+            level = _percent(section.metric(run, metric))
+            line = {"color": "#8c96a0", "width": 1, "dash": dash}
+            ends = [min(across), max(across)]
+            data.append(_trace(f"{run.method} {metric}", ends, [level, level], mode="lines", line=line))
+    return data
+
+
+def _trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
+    rounded = [round(value, 3) if isinstance(value, float) else value for value in y]
+    return {"type": "scatter", "name": name, "x": list(x), "y": rounded, **rest}
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known)
+
+
+def _short(name: str) -> str:
+    """A tensor's layer and component, without the words that all share."""
+    parts = [part for part in name.split(".") if part not in ("encoder", "layer", "module")]
+    return ".".join(parts)

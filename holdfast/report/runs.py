@@ -1,0 +1,187 @@
+"""Records as a report sees them: runs, the settings that make them comparable, and the suites they are of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from holdfast import metrics
+from holdfast.errors import HoldfastError
+from holdfast.files import read_json
+from holdfast.methods import METHODS
+
+Record = dict[str, Any]
+METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
+KEYS = ("spec", "tasks", "chosen", "trials", "scores", "metrics", "passes", "seconds")
+REPEATED = ("method", "set", "order", "seed")
+"""What may differ between runs of one setting: methods are compared, orders and seeds averaged over."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as its spec tells it; its record, if there is one yet."""
+
+    digest: str
+    spec: dict[str, Any]
+    record: Record | None = None
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return str(self.spec["method"])
+
+    @cached_property
+    def own(self) -> dict[str, Any]:
+        """What was set of the method itself."""
+        own = METHODS[self.method].hyper_parameters()
+        return {name: value for name, value in self.spec["set"].items() if name in own}
+
+    @property
+    def label(self) -> str:
+        """The method and what was set of it."""
+        values = ", ".join(f"{name} {value}" for name, value in self.own.items())
+        return f"{self.method} ({values})" if values else self.method
+
+    @cached_property
+    def setting(self) -> dict[str, Any]:
+        """What compared runs must share: all of the spec but method, order, seed."""
+        shared = {name: value for name, value in self.spec.items() if name not in REPEATED}
+        return shared | {name: value for name, value in self.spec["set"].items() if name not in self.own}
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """Order and seed."""
+        return str(self.spec["order"] or "1"), int(self.spec["seed"])
+
+    @property
+    def matrix(self) -> metrics.Matrix:
+        """F on test sentences."""
+        return self.record["scores"]["test"] if self.record else []
+
+    def after(self, tasks: int) -> metrics.Matrix:
+        """F of the first tasks only: what it was when they were learnt."""
+        return [list(row[:tasks]) for row in self.matrix[:tasks]]
+
+    @property
+    def joint(self) -> bool:
+        """Whether all tasks were learnt at once: then only the last row is there."""
+        return any(row[0] is None for row in self.matrix)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Runs of one setting of a suite, and how they are to be shown."""
+
+    view: str
+    title: str
+    about: str
+    runs: list[Run] = field(default_factory=list)
+
+    @property
+    def made(self) -> list[Run]:
+        """Those that have a record."""
+        return [run for run in self.runs if run.record is not None]
+
+    @property
+    def missing(self) -> list[Run]:
+        """Those that have none yet."""
+        return [run for run in self.runs if run.record is None]
+
+    def by_label(self) -> dict[str, list[Run]]:
+        """The runs of each method, in the order of the registry."""
+        order = list(METHODS)
+        found: dict[str, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: (order.index(run.method), run.where)):
+            found.setdefault(run.label, []).append(run)
+        return found
+
+    def naive(self, run: Run) -> Run | None:
+        """The `seq` run that forward transfer is measured against."""
+        alike = (other for other in self.made if other.method == "seq" and other.where == run.where)
+        return next(alike, None)
+
+    def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
+        """A metric of a run, after so many tasks; None where it cannot be told."""
+        if run.record is None:
+            return None
+        F = run.after(tasks or len(run.matrix))
+        if name == "Ov":
+            return metrics.overall(F)
+        if run.joint:
+            return None
+        if name == "FWT":
+            naive = self.naive(run)
+            if naive is None or naive is run:
+                return None
+            return metrics.forward_transfer(F, naive.after(len(F)))
+        return metrics.forgetting(F) if name == "CF" else metrics.positive_backward_transfer(F)
+
+
+def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
+    """What a folder holds, suite by suite, and a line for each file that is not what it should be."""
+    if not directory.is_dir():
+        raise HoldfastError(f"{directory} is not a folder")
+    runs: dict[str, Run] = {}
+    suites: list[dict[str, Any]] = []
+    complaints: list[str] = []
+    for path in sorted(directory.glob("*.json")):
+        try:
+            content = read_json(path)
+            if path.name.endswith(".suite.json"):
+                suites.append({key: content[key] for key in ("suite", "about", "view", "runs")})
+            else:
+                runs[path.stem] = _run(path, content)
+        except (HoldfastError, KeyError, TypeError, AttributeError) as error:
+            why = "not readable JSON" if isinstance(error, HoldfastError) else "not a record of Holdfast"
+            complaints.append(f"{path} left out: {why}")
+    if not runs and not suites:
+        raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
+    sections: list[Section] = []
+    told: set[str] = set()
+    for suite in suites:
+        try:
+            planned = [Run(run["digest"], run["spec"]) for run in suite["runs"]]
+            members = [runs.get(run.digest, run) for run in planned]
+            sections += _split(suite["view"], suite["suite"], suite["about"], members)
+        except (KeyError, TypeError) as error:
+            complaints.append(f"{suite['suite']}.suite.json left out: not a list of runs ({error})")
+            continue
+        told |= {run.digest for run in planned}
+    sections += _split("main", "", "", [run for digest, run in runs.items() if digest not in told])
+    return sections, complaints
+
+
+def _run(path: Path, content: Any) -> Run:
+    if any(key not in content for key in KEYS) or content["spec"]["method"] not in METHODS:
+        raise KeyError(path.name)
+    run = Run(path.stem, content["spec"], content)
+    assert run.setting is not None
+    return run
+
+
+def _split(view: str, name: str, about: str, runs: Sequence[Run]) -> list[Section]:
+    """A section for each setting that the runs of a suite have."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(json.dumps(run.setting, sort_keys=True), []).append(run)
+    sections = []
+    for group in groups.values():
+        title = ", ".join(filter(None, [name, _words(group[0])]))
+        sections.append(Section(view, title, about, group))
+    return sections
+
+
+def _words(run: Run) -> str:
+    """The setting of a run in a few words."""
+    setting = dict(run.setting)
+    words = [str(setting.pop("stream")), f"preset {setting.pop('preset')}"]
+    if setting.get("head") == "preallocated" and setting.get("logits") == "all":
+        del setting["head"], setting["logits"]
+        words.append("printed setting")
+    usual = {"model": "minilm", "threads": 1, "per_class": None}
+    left = {name: value for name, value in setting.items() if usual.get(name, ...) != value}
+    return ", ".join(words + [f"{name} {'none' if value is None else value}" for name, value in left.items()])

@@ -1,0 +1,135 @@
+"""A table once, written as HTML, Markdown, CSV, LaTeX or on a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape as escape_markup
+from rich.table import Table as RichTable
+
+Rank = Literal["", "best", "second"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is shown, how it ranks in its column, and the records it was made from."""
+
+    text: str
+    rank: Rank = ""
+    records: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a head; the first columns name the row, the others are numbers."""
+
+    name: str
+    title: str
+    columns: Sequence[str]
+    rows: list[list[Cell]] = field(default_factory=list)
+    naming: int = 1
+    note: str = ""
+
+
+def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
+    """The best and the second best of a column; what prints alike ranks alike."""
+    known = sorted({round(100 * value, 2) for value in values if value is not None}, reverse=high)
+    names: dict[float, Rank] = dict(zip(known, ("best", "second"), strict=False)) if len(known) > 1 else {}
+    return ["" if value is None else names.get(round(100 * value, 2), "") for value in values]
+
+
+def html(table: Table) -> str:
+    """As a part of a page; a number is linked to its record, or tells the records it is the mean of."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    rows = "".join(
+        f"<tr>{''.join(_html_cell(table, i, cell) for i, cell in enumerate(row))}</tr>" for row in table.rows
+    )
+    note = f"<p class=note>{escape(table.note)}</p>" if table.note else ""
+    return (
+        f"<h3>{escape(table.title.rpartition(': ')[2])}</h3><div class=wide><table class=numbers>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
+    )
+
+
+def _html_cell(table: Table, column: int, cell: Cell) -> str:
+    text = escape(cell.text)
+    if len(cell.records) == 1:
+        text = f"<a href='{cell.records[0]}.json'>{text}</a>"
+    elif cell.records:
+        text = f"<span title='mean of the records {' '.join(cell.records)}'>{text}</span>"
+    text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>", "": text}[cell.rank]
+    return f"<th>{text}</th>" if column < table.naming else f"<td>{text}</td>"
+
+
+def markdown(table: Table) -> str:
+    """As text for a document."""
+    marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
+    lines = [f"#### {table.title}", "", f"| {' | '.join(table.columns)} |"]
+    lines.append("|" + "---|" * table.naming + "---:|" * (len(table.columns) - table.naming))
+    for row in table.rows:
+        cells = (marks[cell.rank].format(cell.text.replace("|", "\\|")) for cell in row)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, *(["", table.note] if table.note else []), ""])
+
+
+def as_csv(table: Table) -> str:
+    """As a file for other programs, with a last column that names the records of each row."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*table.columns, "records"])
+    for row in table.rows:
+        records = dict.fromkeys(record for cell in row for record in cell.records)
+        writer.writerow([*(cell.text for cell in row), " ".join(records)])
+    return text.getvalue()
+
+
+def latex(table: Table) -> str:
+    """As a booktabs table for a paper."""
+    marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
+    spec = "l" * table.naming + "r" * (len(table.columns) - table.naming)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_tex(table.title)}}}",
+        rf"\begin{{tabular}}{{{spec}}}",
+    ]
+    lines += [r"\toprule", " & ".join(map(_tex, table.columns)) + r" \\", r"\midrule"]
+    lines += [" & ".join(marks[cell.rank] % _tex(cell.text) for cell in row) + r" \\" for row in table.rows]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+_TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
+_TEX |= {
+    "λ": r"$\lambda$",
+    "τ": r"$\tau$",
+    "ρ": r"$\rho$",
+    "∞": r"$\infty$",
+    "×": r"$\times$",
+    "·": r"$\cdot$",
+}
+_TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+_TEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≤": r"$\le$"}
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def show(console: Console, table: Table) -> None:
+    """On a terminal: without the paper's columns, which the page has room for."""
+    kept = [i for i, name in enumerate(table.columns) if not name.startswith("paper ")]
+    styles = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
+    shown = RichTable(title=table.title, title_justify="left")
+    for column in kept:
+        naming = column < table.naming
+        shown.add_column(table.columns[column], justify="left" if naming else "right", no_wrap=True)
+    for row in table.rows:
+        cells = (row[column] for column in kept)
+        shown.add_row(*(styles[cell.rank].format(escape_markup(cell.text)) for cell in cells))
+    console.print(shown)

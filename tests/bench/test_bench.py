@@ -1,0 +1,326 @@
+"""A whole suite at work: only what is missing, whatever kills it, whatever is wrong with one of its runs."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, class_stream
+from rich.console import Console
+from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
+
+from holdfast.bench import Spec
+from holdfast.bench.bench import bench
+from holdfast.bench.board import Board, LiveBoard, name_of
+from holdfast.bench.engine import Engine, Local, Report, seats
+from holdfast.bench.suite import Suite
+from holdfast.bench.worker import Job, events_of, working
+from holdfast.errors import HoldfastError
+
+
+class Quiet(Board):
+    """Remembers what it would have shown."""
+
+    def __init__(self, total: int, at_once: int) -> None:
+        super().__init__(Console(file=io.StringIO(), width=200), total, at_once)
+
+    @property
+    def text(self) -> str:
+        return self.console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_stream(tmp_path_factory.mktemp("streams") / "toy", class_stream(), 2)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def importable() -> Iterator[None]:
+    """Workers are processes of their own: they find the package where this one has it."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
+    yield
+    os.environ.pop("PYTHONPATH")
+    if before is not None:
+        os.environ["PYTHONPATH"] = before
+
+
+def suite_of(files: Path, model: str, *methods: str, name: str = "toy") -> Suite:
+    specs = [
+        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=model, order=order)
+        for method in methods
+        for order in ("task0,task1", "task1,task0")
+    ]
+    return Suite(name, tuple(specs))
+
+
+def records(out: Path) -> dict[str, Any]:
+    found = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
+    return {stem: told(record) for stem, record in found.items() if not stem.endswith(".suite")}
+
+
+@pytest.fixture(scope="module")
+def whole(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Suite, Path]:
+    """A suite, and its records made in one go by two workers."""
+    suite, out = suite_of(files, one_layer, "mas", "slda"), tmp_path_factory.mktemp("whole")
+    assert bench(suite, out, Local(2), Quiet) == []
+    return suite, out
+
+
+@pytest.mark.slow
+def test_a_suite_leaves_its_records_and_nothing_else(whole: tuple[Suite, Path]) -> None:
+    suite, out = whole
+    assert set(records(out)) == {spec.digest() for spec in suite.specs}
+    assert json.loads((out / "toy.suite.json").read_text()) == suite.manifest()
+    assert not [path for path in (out / ".trials").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_only_what_is_missing_is_run(whole: tuple[Suite, Path], tmp_path: Path) -> None:
+    suite, out = whole
+    first, *rest = suite.specs
+    for spec in rest:
+        (tmp_path / f"{spec.digest()}.json").write_bytes((out / f"{spec.digest()}.json").read_bytes())
+    asked: list[Job] = []
+
+    class Watched(Local):
+        def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+            asked.extend(jobs)
+            return super().run(jobs)
+
+    assert bench(suite, tmp_path, Watched(1), Quiet) == []
+    assert [job.spec for job in asked] == [first.to_json()]
+    assert records(tmp_path) == records(out)
+    asked.clear()
+    assert bench(suite, tmp_path, Watched(1), Quiet) == []
+    assert not asked
+
+
+@contextmanager
+def forked(work: Any) -> Iterator[tuple[int, int]]:
+    """A child that has imported everything already, and the end of a pipe it writes to."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            work(writer)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    try:
+        yield child, reader
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+
+
+RENAMES = """
+import os, sys
+if "holdfast.bench.worker" in sys.orig_argv:
+    def note(event, arguments):
+        if event == "os.rename" and str(arguments[1]).endswith(".trial"):
+            with open(os.environ["TRIALS_LOG"], "a") as log:
+                log.write(str(arguments[1]) + chr(10))
+    sys.addaudithook(note)
+"""
+
+
+@pytest.mark.slow
+def test_sigkill_at_twenty_random_moments(
+    whole: tuple[Suite, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, expected = whole
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(RENAMES)
+    log, out = tmp_path / "trials.log", tmp_path / "out"
+    monkeypatch.setenv("TRIALS_LOG", str(log))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]]))
+
+    class Beating(Quiet):
+        def event(self, number: int, event: dict[str, Any], record: Any) -> None:
+            super().event(number, event, record)
+            os.write(self.writer, b".")
+
+    def work(writer: int) -> None:
+        Beating.writer = writer
+        bench(suite, out, Local(2), Beating)
+
+    rng, kills, amid = random.Random(3), 0, 0
+    while kills < 20:
+        with forked(work) as (_, reader):
+            for _ in range(rng.randint(0, 9)):  # so many events, then a moment more
+                if not os.read(reader, 1):
+                    break
+            time.sleep(rng.random() / 2)
+        amid += bool(list((out / ".trials").glob("*/*.trial")))
+        kills += 1
+        if len(records(out)) == len(suite.specs):  # it was done too soon: once more, from what is left
+            for spec in suite.specs[:2]:
+                (out / f"{spec.digest()}.json").unlink()
+            log.unlink()
+    assert amid > 3, "some kills must leave trials behind"
+    assert bench(suite, out, Local(2), Quiet) == []
+    assert records(out) == records(expected)
+    again = [path for path, times in Counter(log.read_text().split()).items() if times > 1]
+    assert not again, "a trial that was finished is never trained again"
+    assert not [path for path in (out / ".trials").rglob("*") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_one_run_leaves_the_others_alone(
+    whole: tuple[Suite, Path], files: Path, one_layer: str, tmp_path: Path
+) -> None:
+    suite, expected = whole
+    first, second, *rest = suite.specs
+    (tmp_path / f"{first.digest()}.json").write_text("{half a rec")
+    (tmp_path / "notes.json").write_text('["mine"]')
+    gone = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=str(tmp_path / "no-model"))
+    failures = bench(Suite("toy", (gone, first, second, *rest)), tmp_path, Local(2), Quiet)
+    why = {failure.spec: failure.why for failure in failures}
+    assert why.keys() == {first, gone}
+    assert "not readable JSON" in why[first]
+    assert "delete it" in why[first]
+    assert "no-model" in why[gone]
+    assert not any("\n" in line for line in why.values())
+    (tmp_path / f"{first.digest()}.json").unlink()
+    (tmp_path / "notes.json").unlink()
+    left = records(tmp_path)
+    assert left == {digest: record for digest, record in records(expected).items() if digest in left}
+    assert len(left) == len(suite.specs) - 1
+
+
+def test_missing_data_is_said_before_anything_is_run(files: Path, one_layer: str, tmp_path: Path) -> None:
+    good = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=one_layer)
+    bad = Spec.create(method="seq", stream="hwu64", model=one_layer)
+    with pytest.raises(HoldfastError, match="hwu64"):
+        bench(Suite("s", (good, bad)), tmp_path / "out", Local(1), Quiet, data_dir=tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tasks_beyond_the_stream_are_refused(files: Path, one_layer: str, tmp_path: Path) -> None:
+    much = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=one_layer, tasks=5)
+    with pytest.raises(HoldfastError, match="has 2 tasks, not 5"):
+        bench(Suite("s", (much,)), tmp_path / "out", Local(1), Quiet)
+
+
+# ---- workers --------------------------------------------------------------------------------------------
+
+
+def test_seats_are_cores_of_their_own_where_there_are_enough() -> None:
+    assert seats([0, 1, 2, 3], 2, 2) == [(0, 1), (2, 3)]
+    assert seats([4, 7], 2, 1) == [(4,), (7,)]
+    assert seats([0, 1], 3, 1) == [(), (), ()]
+    assert seats([0, 1], 1, 4) == [()]
+
+
+def test_as_many_at_once_as_fit() -> None:
+    assert Local(3).at_once(1) == 3
+    assert Local().at_once(10_000) == 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_says_so_and_one_whose_parent_is_gone_leaves(
+    files: Path, one_layer: str, tmp_path: Path
+) -> None:
+    spec = Spec.create(method="la", stream=str(files), settings=SETTINGS, model=one_layer)
+    with working(Job(spec.to_json(), str(tmp_path))) as (process, said):
+        found = []
+        for event in events_of(process, said):
+            found.append(event)
+            if event["kind"] == "task":
+                process.kill()
+        assert found[-1]["kind"] == "failed"
+        assert "signal 9" in found[-1]["why"]
+    with working(Job(spec.to_json(), str(tmp_path))) as (process, said):
+        for event in events_of(process, said):
+            if event["kind"] == "task":
+                process.stdin.close()  # as when the parent is killed
+                break
+        assert process.wait(timeout=20) == 1
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    job = Job({"threads": 1, "method": "seq"}, str(tmp_path))
+    last = list(Local(1).run([job, job]))
+    assert [(report.number, report.event["kind"]) for report in last] == [(0, "failed"), (1, "failed")]
+    assert "no-python" in last[0].event["why"]
+
+
+# ---- what is shown --------------------------------------------------------------------------------------
+
+
+class Played(Engine):
+    """Plays events that were written down."""
+
+    def __init__(self, events: list[Report]) -> None:
+        self.events = events
+
+    def at_once(self, threads: int) -> int:
+        return 2
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+        yield from self.events
+
+
+@pytest.mark.parametrize("kind", [Board, LiveBoard])
+def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer: str, tmp_path: Path) -> None:
+    suite = suite_of(files, one_layer, "seq")
+    events = [
+        Report(0, {"kind": "begun"}),
+        Report(1, {"kind": "begun"}),
+        Report(0, {"kind": "plan", "tasks": 2}),
+        Report(0, {"kind": "task", "number": 1, "name": "task0"}),
+        Report(0, {"kind": "trial", "number": 1, "what": "lr 0.01"}),
+        Report(0, {"kind": "epoch", "epoch": 1, "epochs": 2}),
+        Report(0, {"kind": "scored", "reused": False}),
+        Report(1, {"kind": "failed", "why": "no space"}),
+        Report(0, {"kind": "done"}),
+    ]
+    record = {"spec": suite.specs[0].to_json(), "metrics": {"Ov": 0.5}, "seconds": 3.0}
+    shown = io.StringIO()
+    boards: list[Board] = []
+
+    def board(total: int, at_once: int) -> Board:
+        terminal = kind is LiveBoard
+        boards.append(kind(Console(file=shown, width=120, force_terminal=terminal), total, at_once))
+        return boards[0]
+
+    class Writing(Played):
+        def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+            for report in self.events:
+                if report.event["kind"] == "done":
+                    (tmp_path / f"{suite.specs[0].digest()}.json").write_text(json.dumps(record))
+                elif report.event["kind"] == "scored" and isinstance(boards[0], LiveBoard):
+                    with boards[0].console.capture() as drawn:
+                        boards[0].console.print(boards[0].render())
+                    assert "epoch 1/2" in drawn.get()
+                    assert "0/2 runs" in drawn.get()
+                yield report
+
+    [failure] = bench(suite, tmp_path, Writing(events), board)
+    assert failure.why == "no space"
+    assert "0 of 2 runs are there; 2 to make, 2 at a time" in shown.getvalue()
+    assert "FAILED: no space" in shown.getvalue()
+    assert "[2/2]" in shown.getvalue()
+    assert "Ov 50.00" in shown.getvalue()
+    assert ("task 1/2 task0" in shown.getvalue()) == (kind is Board)
+
+
+def test_a_run_has_a_name_people_read() -> None:
+    spec = Spec.create(method="la", stream="home", settings=["fraction=0.5", "head=preallocated"], seed=2)
+    assert name_of(spec) == "la home seed 2 fraction=0.5"

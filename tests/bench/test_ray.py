@@ -1,0 +1,69 @@
+"""The Ray engine on a real cluster of two nodes: one is killed, no record is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_bench import Quiet, files, importable, records, suite_of  # noqa: F401
+from test_run import installed  # noqa: F401
+
+from holdfast.bench.bench import bench
+from holdfast.bench.engine import Local
+from holdfast.errors import HoldfastError
+
+ray = pytest.importorskip("ray", reason="the extra holdfast[ray] is not installed")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """Two nodes of one processor each, beside a head that has none."""
+    from ray.cluster_utils import Cluster
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield started
+    finally:
+        ray.shutdown()
+        started.shutdown()
+
+
+@pytest.mark.slow
+def test_a_killed_node_costs_a_retry_not_a_result(
+    cluster: object,
+    files: Path,  # noqa: F811
+    one_layer: str,
+    tmp_path: Path,
+) -> None:
+    from holdfast.bench.on_ray import OnRay
+
+    suite = suite_of(files, one_layer, "mas", "slda")
+    first, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
+    cluster.wait_for_nodes()
+
+    def kill_one() -> None:
+        while not list((tmp_path / "cache" / "bench").glob("*/.trials/*/*.trial")):
+            time.sleep(0.05)  # until some run is in the middle of its work
+        cluster.remove_node(first, allow_graceful=False)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    engine = OnRay(cluster.address)
+    assert engine.at_once(1) == 2
+    assert bench(suite, tmp_path / "ray", engine, Quiet) == []
+    killer.join(timeout=1)
+    assert not killer.is_alive(), "the node was killed while there was work"
+    assert bench(suite, tmp_path / "local", Local(2), Quiet) == []
+    assert records(tmp_path / "ray") == records(tmp_path / "local")
+
+
+def test_a_cluster_that_is_not_there() -> None:
+    from holdfast.bench.on_ray import OnRay
+
+    with pytest.raises(HoldfastError, match="no Ray cluster answers there"):
+        OnRay("127.0.0.1:1").at_once(1)
