@@ -18,9 +18,7 @@ env: .venv/.ready
 
 run: env
 	@$(BIN)/holdfast models get minilm
-	@for method in seq la auto mtl; do \
-		$(BIN)/holdfast run --method $$method --stream home --preset quick --threads 2 --out $(RUNS) || exit $$?; \
-	done
+	@$(BIN)/holdfast bench quick --out $(RUNS)
 	@$(BIN)/holdfast report $(RUNS)
 
 test: env

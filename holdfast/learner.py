@@ -25,7 +25,7 @@ from holdfast.models.classifier import Classifier
 from holdfast.params import Params
 from holdfast.passes import Ledger, Passes, added
 from holdfast.persistent import Persistent
-from holdfast.pool import FIRST_TASKS, Pool, fingerprint
+from holdfast.pool import FIRST_TASKS, Pool, alike, fingerprint
 from holdfast.progress import Progress
 from holdfast.search import Choice, Decision
 from holdfast.settings import Settings, to_json
@@ -187,8 +187,9 @@ class Learner(Persistent):
 
     def _place(self, key: str) -> Path:
         """Where the training belongs that the method is set to: this run's own folder, or what runs share."""
-        alike = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.method.trains_as()
-        if self.pool is None or alike is None:
+        own = self.pool is None or self._closed or self.tasks_seen >= FIRST_TASKS
+        trains_as = None if own else alike(self.method)
+        if self.pool is None or trains_as is None:
             name = f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
             return self._workspace.directory / name
         head, settings = self.model.head, to_json(asdict(self.settings))
@@ -197,7 +198,7 @@ class Learner(Persistent):
             self._started = fingerprint(self.model.state_dict(), *self._start)
         where = [self.accelerator.num_processes, str(self.accelerator.device)]
         task = [self._task_key, self.tasks_seen, self.task_seed, self.scenario]
-        return self.pool.place(alike, self._started, rows, settings, task, where)
+        return self.pool.place(trains_as, self._started, rows, settings, task, where)
 
     def rates(self) -> tuple[float, ...]:
         """The learning rates to try: the grid, or the one the user fixed."""

@@ -7,10 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from holdfast.method import Method
 
 FIRST_TASKS = 2  # later tasks start from weights that few runs share
 
@@ -32,6 +35,19 @@ class Pool:
         total = hashlib.sha256()
         _feed(total, [self.code, torch.__version__, torch.get_num_threads(), *what])
         return self.directory / f"{total.hexdigest()[:24]}.trial"
+
+
+HOOKS = ("before_task", "losses", "optimizer", "constrain", "deployed")
+
+
+def alike(method: Method) -> dict[str, Any] | None:
+    """What the method trains as; None where a class that says so has been given other hooks since."""
+    for owner in type(method).__mro__:
+        if "trains_as" in owner.__dict__:
+            return method.trains_as()
+        if any(hook in owner.__dict__ for hook in HOOKS):
+            return None
+    return None
 
 
 def fingerprint(*what: Any) -> str:

@@ -69,7 +69,8 @@ def run(
     for task in lessons:
         method.admit(task)
     workspace = out / ".trials" / path.stem
-    accelerator = Accelerator(log_with=check_tracker(track), project_dir=out if track else None)
+    logs = out / "tracking" / f"{spec.method}-{path.stem}"
+    accelerator = Accelerator(log_with=check_tracker(track), project_dir=logs if track else None)
     revision = _revision()
     try:
         workspace.mkdir(parents=True, exist_ok=True)

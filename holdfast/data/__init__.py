@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,7 +66,8 @@ def load_stream(
     """A stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
 
     `order` is the number of one of the stream's orders or task names separated by commas; None is order 1,
-    which is the tasks as they come unless the paper says otherwise. `data_dir` falls back on HOLDFAST_DATA,
+    which is the tasks as they come unless the paper says otherwise. Where it says nothing, other numbers are
+    shuffles of the tasks, the same for everybody. `data_dir` falls back on HOLDFAST_DATA,
     then on what `holdfast data get` fetched.
     """
     check_stream_name(name)
@@ -77,7 +79,14 @@ def load_stream(
     numbered = {str(number): names for number, names in orders.items()}
     numbered.setdefault("1", tuple(task.name for task in stream))
     chosen = order or "1"
+    if chosen.isdecimal() and int(chosen) > 1 and not orders:
+        numbered[chosen] = _shuffled(numbered["1"], int(chosen))
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
+
+
+def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
+    """The tasks in an order that this number stands for."""
+    return tuple(random.Random(number).sample(sorted(names), len(names)))
 
 
 def check_stream_name(name: str) -> None:

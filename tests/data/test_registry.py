@@ -95,7 +95,7 @@ def test_a_folder_in_any_order(folder: Path, order: str | None, expected: list[s
 @pytest.mark.parametrize(
     ("order", "message"),
     [
-        ("2", "has no task '2'; its tasks are attic, garden, kitchen"),
+        ("0", "has no task '0'; its tasks are attic, garden, kitchen"),
         ("attic,cellar", "has no task 'cellar'; its tasks are attic, garden, kitchen"),
         ("attic,attic", "has two tasks called 'attic'"),
     ],
@@ -103,6 +103,13 @@ def test_a_folder_in_any_order(folder: Path, order: str | None, expected: list[s
 def test_an_order_that_makes_no_sense(folder: Path, order: str, message: str) -> None:
     with pytest.raises(HoldfastError, match=message):
         load_stream(str(folder), order=order)
+
+
+def test_further_numbers_are_fixed_shuffles(folder: Path) -> None:
+    found = {number: names(load_stream(str(folder), order=str(number))) for number in range(2, 12)}
+    assert all(sorted(order) == ["attic", "garden", "kitchen"] for order in found.values())
+    assert len({tuple(order) for order in found.values()}) > 3
+    assert found[2] == names(load_stream(str(folder), order="2"))
 
 
 def test_the_columns_are_passed_on(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""Experiment trackers, by way of Accelerate: off by default, one line where a package is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_run import files, installed, spec, told  # noqa: F401
+
+from holdfast.bench import run
+from holdfast.bench.tracking import TRACKERS, Tracked, check_tracker
+from holdfast.display import Lines
+from holdfast.errors import HoldfastError
+from holdfast.progress import Progress
+
+
+def test_tensorboard_gets_losses_and_scores(files: Path, tiny_bert: str, tmp_path: Path) -> None:  # noqa: F811
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    asked = spec(files, tiny_bert, "mas", "lam=3.0")
+    record = run(asked, tmp_path / "tracked", track="tensorboard")
+    plain = run(asked, tmp_path / "plain")
+    assert told(record) == told(plain), "looking on changes nothing"
+    folders = {path.parent for path in (tmp_path / "tracked").rglob("*tfevents*")}
+    logs = [reader.EventAccumulator(str(folder)).Reload() for folder in folders]
+    [found] = [log for log in logs if log.Tags()["scalars"]]  # another holds the spec
+    tags = found.Tags()["scalars"]
+    assert {"loss/task", "loss/valid", "loss/penalty", "valid_f1", "test_f1/1", "test_f1/3", "task"} <= set(
+        tags
+    )
+    trainings = sum(len(lesson["trials"]) for lesson in record["trials"])
+    assert len(found.Scalars("valid_f1")) == trainings
+    assert found.Scalars("test_f1/3")[-1].value == pytest.approx(record["scores"]["test"][2][2])
+    assert not list((tmp_path / "plain").rglob("*tfevents*"))
+
+
+def test_an_unknown_or_missing_tracker_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(HoldfastError, match="did you mean 'mlflow'"):
+        check_tracker("mlflw")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in TRACKERS:
+        with pytest.raises(HoldfastError, match="pip install"):
+            check_tracker(name)
+    assert check_tracker(None) is None
+
+
+def test_everything_is_passed_on() -> None:
+    """A tracked run is shown like any other."""
+    ours = {name for name in vars(Progress) if not name.startswith("_")}
+    assert ours <= vars(Tracked).keys()
+    assert ours - {"tested"} <= vars(Lines).keys()
