@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import cli
+from holdfast.bench.suite import load_suite
 from holdfast.methods import METHODS
 from holdfast.models import sources
 
@@ -146,6 +147,31 @@ def test_a_run_prints_its_phases_and_leaves_one_record(
     assert (tmp_path / "out" / "report.md").read_text().startswith("### ")
 
 
+def test_a_suite_that_is_wrong_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, broken = tmp_path / "out", tmp_path / "broken.toml"
+    broken.write_text('streams = ["home"]\nmethods = ["sequ"]')
+    fails(capsys, "did you mean 'seq'", "bench", str(broken), "--out", str(out), left=out)
+    broken.write_text("streams = [")
+    fails(capsys, "not a TOML file", "bench", str(broken), "--out", str(out), left=out)
+    fails(capsys, "did you mean 'quick'", "bench", "quik", "--out", str(out), left=out)
+    fails(capsys, "give a suite and --out", "bench", "quick")
+    fails(capsys, "unknown engine 'dask'", "bench", "quick", "--out", str(out), "--engine", "dask", left=out)
+    fails(capsys, "unknown tracker", "bench", "quick", "--out", str(out), "--track", "excel", left=out)
+    fails(capsys, "unknown method 'lwf'", "bench", "quick", "--out", str(out), "--method", "lwf", left=out)
+    fails(capsys, "did you mean 'home'", "bench", "quick", "--out", str(out), "--stream", "hom", left=out)
+    nowhere = ("--data-dir", str(tmp_path / "nowhere"))
+    fails(capsys, "hwu64", "bench", "paper-small", "--out", str(out), *nowhere, left=out)
+    (tmp_path / "file").write_text("")
+    fails(capsys, "cannot write", "bench", "quick", "--out", str(tmp_path / "file"))
+
+
+def test_a_finished_suite_is_only_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for spec in load_suite("quick").specs:
+        (tmp_path / f"{spec.digest()}.json").write_text("{}")
+    assert call("bench", "quick", "--out", str(tmp_path)) == 0
+    assert "all 4 runs are in" in capsys.readouterr().out
+
+
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, expected in {
         ("methods",): "lambda_down",
@@ -153,6 +179,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
         ("data", "list"): "home-domains",
         ("data", "show", "home", "--examples", "1"): "20 labels",
         ("models", "list"): "minilm",
+        ("bench", "--list"): "paper-small",
         ("--help",): "holdfast",
     }.items():
         assert call(*arguments) == 0
