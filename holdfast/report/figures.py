@@ -176,7 +176,7 @@ def spread(run: Run) -> list[Figure]:
             "x": middles,
             "y": names,
             "z": shares,
-            "colorscale": "Teal",
+            "colorscale": [[0, "rgba(15,138,114,0)"], [1, "rgba(15,138,114,1)"]],
             "colorbar": {"title": "%", "thickness": 10},
             "hovertemplate": "%{y}<br>ρ %{x:.2f}: %{z} %<extra></extra>",
         }
@@ -185,7 +185,12 @@ def spread(run: Run) -> list[Figure]:
             [one["tau"] for one in tensors.values()],
             names,
             mode="markers",
-            marker={"color": "#d9640a", "symbol": "line-ns-open", "size": 9, "line": {"width": 2}},
+            marker={
+                "color": "#d9640a",
+                "symbol": "line-ns-open",
+                "size": 9,
+                "line": {"width": 2, "color": "#d9640a"},
+            },
         )
         layout = {
             "xaxis": {"title": "relative importance ρ", "range": [0, 1]},

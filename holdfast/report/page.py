@@ -54,7 +54,7 @@ def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
         f"<div class=figures>{''.join(_figure(f, numbers) for f in pictures)}</div>" if pictures else ""
     )
     parts += [html(table) for table in rest[:-1]]
-    parts += [_folded(table.title.rpartition(": ")[2], html(table)) for table in rest[-1:]]
+    parts += [_folded(table.title.rpartition(": ")[2], html(table, headed=False)) for table in rest[-1:]]
     parts.append(_matrices(section))
     parts.append(_traces(section, numbers))
     parts.append(_spreads(section, numbers))

@@ -42,8 +42,10 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method and what was set of it."""
-        values = ", ".join(f"{name} {value}" for name, value in self.own.items())
+        """The method and what was set of it that it would not have had by itself."""
+        usual = METHODS[self.method].hyper_parameters()
+        changed = {name: value for name, value in self.own.items() if usual[name].default != value}
+        values = ", ".join(f"{name} {value}" for name, value in changed.items())
         return f"{self.method} ({values})" if values else self.method
 
     @cached_property

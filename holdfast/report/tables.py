@@ -44,15 +44,16 @@ def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
     return ["" if value is None else names.get(round(100 * value, 2), "") for value in values]
 
 
-def html(table: Table) -> str:
+def html(table: Table, *, headed: bool = True) -> str:
     """As a part of a page; a number is linked to its record, or tells the records it is the mean of."""
+    title = f"<h3>{escape(table.title.rpartition(': ')[2])}</h3>" if headed else ""
     head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
     rows = "".join(
         f"<tr>{''.join(_html_cell(table, i, cell) for i, cell in enumerate(row))}</tr>" for row in table.rows
     )
     note = f"<p class=note>{escape(table.note)}</p>" if table.note else ""
     return (
-        f"<h3>{escape(table.title.rpartition(': ')[2])}</h3><div class=wide><table class=numbers>"
+        f"{title}<div class=wide><table class=numbers>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
     )
 
@@ -128,7 +129,7 @@ def show(console: Console, table: Table) -> None:
     shown = RichTable(title=table.title, title_justify="left")
     for column in kept:
         naming = column < table.naming
-        shown.add_column(table.columns[column], justify="left" if naming else "right", no_wrap=True)
+        shown.add_column(table.columns[column], justify="left" if naming else "right", no_wrap=not naming)
     for row in table.rows:
         cells = (row[column] for column in kept)
         shown.add_row(*(styles[cell.rank].format(escape_markup(cell.text)) for cell in cells))
