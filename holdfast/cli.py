@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast import cli_bench, cli_state
+from holdfast import cli_bench, cli_lm, cli_state
 from holdfast.errors import HoldfastError
 from holdfast.terminal import console, say_error, start_torch
 
@@ -210,6 +210,7 @@ def models_get(name: Annotated[str, typer.Argument(help="See `holdfast models li
 
 cli_state.add_to(app)
 cli_bench.add_to(app)
+app.add_typer(cli_lm.lm_app, name="lm")
 
 if __name__ == "__main__":
     main()

@@ -131,6 +131,30 @@ def display(console: Console, title: str) -> Iterator[Lines]:
         yield Screen(console, live)
 
 
+@contextmanager
+def counted(console: Console, doing: str, what: str) -> Iterator[Any]:
+    """A bar on a terminal, a line now and then elsewhere, for work of so many equal pieces."""
+    began = said = time.monotonic()
+
+    def line(done: int, total: int, loss: float | None) -> str:
+        spent = time.monotonic() - began
+        left = f", about {minutes(spent / done * (total - done))} left" if done and spent > 5 else ""
+        return f"{doing}: {done}/{total} {what}" + ("" if loss is None else f", loss {loss:.3f}") + left
+
+    if not console.is_terminal:
+
+        def plain(done: int, total: int, loss: float | None = None) -> None:
+            nonlocal said
+            if done == total or time.monotonic() - said > 30:
+                said = time.monotonic()
+                console.print(line(done, total, loss), highlight=False, soft_wrap=True)
+
+        yield plain
+        return
+    with Live(Text(""), console=console, transient=True, refresh_per_second=4) as live:
+        yield lambda done, total, loss=None: live.update(Text(line(done, total, loss), style="dim"))
+
+
 def print_record(console: Console, record: dict[str, Any]) -> None:
     """The score matrix and the metrics of one run."""
     F = record["scores"]["test"]

@@ -8,7 +8,7 @@ transformers train a sample's gradient is a product of what the layer saw and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -20,10 +20,11 @@ from holdfast import distributed
 from holdfast.data.batches import Batch, Examples
 from holdfast.losses import IGNORED
 from holdfast.models.classifier import Classifier, Output
-from holdfast.params import Params, trainable
+from holdfast.params import Params, precise, trainable
 
 Convention = Literal["per-sample", "lacl"]
 FisherLabels = Literal["true", "sample", "expected"]
+SequenceKind = Literal["mas", "fisher"]
 Score = Callable[[Output, Batch], Tensor]  # one number per sample, to be back-propagated
 LACL_CHUNK = 20
 
@@ -80,6 +81,69 @@ def fisher(
 
     parts = [_mean_over_samples(model, data, score(pick), torch.square, batch_size) for pick in picks]
     return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
+
+
+class SequenceSums:
+    """Importance of a language model, one sequence at a time: constant memory, and it can stop and go on."""
+
+    def __init__(self, model: nn.Module, kind: SequenceKind = "mas", *, squared: bool = False) -> None:
+        self.kind = kind
+        self.squared = squared
+        self.count = 0
+        self.sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in trainable(model).items()}
+
+    def add(self, model: nn.Module, sequence: Mapping[str, Tensor]) -> None:
+        """Take in one sequence: `input_ids`, and `labels` that are IGNORED outside the output."""
+        weights = trainable(model)
+        device = next(iter(weights.values())).device
+        ids, labels = sequence["input_ids"].to(device), sequence["labels"].to(device)
+        if "attention_mask" in sequence:
+            kept = sequence["attention_mask"].to(device).bool()
+            ids, labels = ids[kept], labels[kept]
+        # What answers token t are the logits at t - 1.
+        asked = labels[1:] != IGNORED
+        if not asked.any():
+            return
+        with eval_mode(model):
+            logits = precise(model(input_ids=ids[None]).logits[0, :-1][asked])
+            if self.kind == "fisher":
+                likely = nn.functional.cross_entropy(logits, labels[1:][asked], reduction="sum")
+                score = likely / len(logits) ** 0.5
+            else:
+                norms = logits.square().sum(1) if self.squared else logits.norm(dim=1)
+                score = norms.mean()
+            found = torch.autograd.grad(score, list(weights.values()), allow_unused=True)
+        magnitude = torch.square if self.kind == "fisher" else torch.abs
+        for name, gradient in zip(weights, found, strict=True):
+            if gradient is not None:
+                self.sums[name] += magnitude(precise(gradient))
+        self.count += 1
+
+    def mean(self) -> Params:
+        """The mean over the sequences so far."""
+        return {name: total / max(self.count, 1) for name, total in self.sums.items()}
+
+
+def sequence_mas(
+    model: nn.Module, sequences: Iterable[Mapping[str, Tensor]], *, squared: bool = False
+) -> Params:
+    """α_j = (1/n) Σ_i |∂ (1/T_i) Σ_t ‖z_it‖ / ∂θ_j| over the T_i output tokens of each sequence.
+
+    The paper's extension to text generation. Prompt and padding do not count. `squared` takes the squared
+    norm, as MAS does for classifiers.
+    """
+    sums = SequenceSums(model, "mas", squared=squared)
+    for sequence in sequences:
+        sums.add(model, sequence)
+    return sums.mean()
+
+
+def sequence_fisher(model: nn.Module, sequences: Iterable[Mapping[str, Tensor]]) -> Params:
+    """F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: the curvature of the mean loss per token."""
+    sums = SequenceSums(model, "fisher")
+    for sequence in sequences:
+        sums.add(model, sequence)
+    return sums.mean()
 
 
 def perturbation(

@@ -27,14 +27,16 @@ def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
     return torch.lerp(precise(u), precise(anchor), c / (1 + c)).to(u.dtype)
 
 
-def step_sizes(optimizer: Optimizer, weight: Tensor, group: dict[str, Any]) -> Tensor | float:
+def step_sizes(
+    optimizer: Optimizer, weight: Tensor, group: dict[str, Any], *, adam: bool = True
+) -> Tensor | float:
     """r: Adam's own step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr."""
     state = optimizer.state.get(weight, {})
-    if "exp_avg_sq" not in state:
+    if not adam or "exp_avg_sq" not in state:
         return float(group["lr"])
     correction = 1 - group["betas"][1] ** float(state["step"])
     denominator: Tensor = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
-    return group["lr"] / denominator  # type: ignore[no-any-return]
+    return denominator.reciprocal_().mul_(group["lr"])
 
 
 @dataclass(frozen=True)

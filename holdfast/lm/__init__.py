@@ -1,0 +1,6 @@
+"""Protecting a language model while it learns something new: importance, fine-tuning, evaluation."""
+
+from holdfast.lm.artefact import Importance
+from holdfast.lm.protect import Protect
+
+__all__ = ["Importance", "Protect"]

@@ -1,0 +1,147 @@
+"""Importance as a thing to keep and to share: one safetensors file and a card that says what it is of."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.errors import HoldfastError
+from holdfast.files import read_json, write_bytes, write_json
+from holdfast.importance import SequenceKind, SequenceSums
+from holdfast.params import Params, trainable
+from holdfast.store import read_tensors, write_tensors
+
+FILE, CARD, PARTIAL = "importance.safetensors", "card.json", "partial.safetensors"
+EVERY = 20  # sequences between two notes of how far the measurement is
+
+
+@dataclass(frozen=True)
+class Card:
+    """What an importance is of."""
+
+    model: str
+    data: str
+    sequences: int
+    kind: SequenceKind = "mas"
+    squared: bool = False
+    fingerprint: str = ""
+    """Of the weights it was measured on; another model is refused."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much each weight of a model matters for something it can do."""
+
+    values: Params = field(repr=False)
+    card: Card
+
+    def check(self, weights: Mapping[str, Tensor]) -> None:
+        """Refuse other weights than those it was measured on."""
+        missing = [name for name in self.values if name not in weights]
+        shapes = [n for n, v in self.values.items() if n in weights and weights[n].shape != v.shape]
+        if missing or shapes:
+            first = (missing or shapes)[0]
+            raise HoldfastError(
+                f"this importance is of {self.card.model}, which has another {first} than this model; "
+                "measure it anew"
+            )
+        if self.card.fingerprint and fingerprint(weights) != self.card.fingerprint:
+            raise HoldfastError(
+                f"this importance was measured on other weights of {self.card.model}; "
+                "start from those, or measure it anew"
+            )
+
+    def save(self, directory: Path) -> None:
+        """Write it, with its card."""
+        write_tensors(directory / FILE, {"importance": self.values}, asdict(self.card))
+        write_json(directory / CARD, asdict(self.card))
+        write_bytes(directory / "README.md", readme(self.card).encode())
+
+    @classmethod
+    def load(cls, directory: Path) -> Importance:
+        """What `save` wrote."""
+        if not (directory / FILE).exists():
+            half = (directory / PARTIAL).exists()
+            done = "is not finished; give the same command again" if half else "holds no importance"
+            raise HoldfastError(f"{directory} {done}")
+        tensors, card = read_tensors(directory / FILE)
+        return cls(tensors["importance"], Card(**card))
+
+    @classmethod
+    def equal(cls, model: nn.Module) -> Importance:
+        """Every weight matters the same: L2 to the start."""
+        ones = {name: torch.ones_like(weight) for name, weight in trainable(model).items()}
+        return cls(ones, Card("any", "none", 0))
+
+
+def measure(
+    model: nn.Module,
+    sequences: Sequence[Mapping[str, Tensor]],
+    *,
+    name: str,
+    data: str,
+    kind: SequenceKind = "mas",
+    squared: bool = False,
+    directory: Path | None = None,
+    on_sequence: Callable[[int, int], None] = lambda done, total: None,
+) -> Importance:
+    """The importance of a model's weights for some sequences; with a directory, stopped it goes on there."""
+    weights = trainable(model)
+    mark = fingerprint(weights)
+    sums = SequenceSums(model, kind, squared=squared)
+    own = {"fingerprint": mark, "data": data, "kind": kind, "squared": squared, "total": len(sequences)}
+    done = 0
+    if directory is not None and (directory / PARTIAL).exists():
+        tensors, noted = read_tensors(directory / PARTIAL, next(iter(weights.values())).device)
+        if {key: noted[key] for key in own} == own:
+            sums.sums, sums.count, done = tensors["sums"], noted["count"], noted["done"]
+    for number in range(done, len(sequences)):
+        sums.add(model, sequences[number])
+        on_sequence(number + 1, len(sequences))
+        if directory is not None and (number + 1) % EVERY == 0:
+            note: dict[str, Any] = own | {"count": sums.count, "done": number + 1}
+            write_tensors(directory / PARTIAL, {"sums": sums.sums}, note)
+    if not sums.count:
+        raise HoldfastError(f"{data}: no sequence has an output to measure")
+    found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark))
+    if directory is not None:
+        found.save(directory)
+        (directory / PARTIAL).unlink(missing_ok=True)
+    return found
+
+
+def fingerprint(weights: Mapping[str, Tensor]) -> str:
+    """A hash of weights, the same in single and in half precision."""
+    total = hashlib.sha256()
+    for name in sorted(weights):
+        rounded = weights[name].detach().to(torch.bfloat16).contiguous().view(torch.int16)
+        total.update(f"{name}{tuple(rounded.shape)}".encode())
+        total.update(rounded.cpu().numpy().data)
+    return total.hexdigest()[:16]
+
+
+def read_card(directory: Path) -> Card:
+    """The card alone."""
+    return Card(**read_json(directory / CARD))
+
+
+def readme(card: Card) -> str:
+    """The card for people."""
+    how = {"mas": "the L2 norm of output logits", "fisher": "the log-likelihood of the output"}[card.kind]
+    size = "squared" if card.kind == "fisher" else "absolute"
+    how = how.replace("norm", "squared norm") if card.squared else how
+    return (
+        f"---\nlibrary_name: holdfast\nbase_model: {card.model}\n---\n\n"
+        f"How much each trainable weight of `{card.model}` matters for `{card.data}`: the mean over "
+        f"{card.sequences} sequences of the {size} gradient of {how}, "
+        "averaged over output tokens; prompt and padding left out.\n\n"
+        f"Fingerprint of the weights it was measured on: `{card.fingerprint}`. No text is in it.\n\n"
+        "```python\nfrom holdfast.lm import Importance, Protect\n\n"
+        'protect = Protect(model, Importance.load("here"), lam=1.0)\n```\n'
+    )

@@ -1,0 +1,50 @@
+"""What protection is compared with: weighted samples, averaged weights, a merge by relative importance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.equations import relative_importance
+from holdfast.importance import eval_mode
+from holdfast.lm.finetune import sequence_losses
+from holdfast.lm.text import Sequences, collate
+from holdfast.params import Params, precise
+
+
+@torch.no_grad()
+def flow_weights(model: nn.Module, sequences: Sequences, pad: int, batch: int = 8) -> list[float]:
+    """FLOW (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ), τ the median loss: easy ones count more."""
+    losses = torch.cat([sequence_losses(*seen) for seen in _answers(model, sequences, pad, batch)])
+    weights = torch.exp(-losses / losses.median())
+    return [float(weight) for weight in weights]
+
+
+def _answers(model: nn.Module, sequences: Sequences, pad: int, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    device = next(model.parameters()).device
+    with eval_mode(model):
+        for start in range(0, len(sequences), batch):
+            rows = [sequences[i] for i in range(start, min(start + batch, len(sequences)))]
+            inputs = {name: value.to(device) for name, value in collate(rows, pad).items()}
+            labels = inputs.pop("labels")
+            yield model(**inputs).logits, labels
+
+
+def wise_ft(start: Params, tuned: Params, share: float) -> Params:
+    """WiSE-FT (Wortsman et al., CVPR 2022): θ = (1 - g) θ_0 + g θ_ft."""
+    return {name: torch.lerp(value, tuned[name], share) for name, value in start.items()}
+
+
+def la_merge(
+    start: Params, ahead: Params, past: Mapping[str, Tensor], new: Mapping[str, Tensor], amount: float
+) -> Params:
+    """θ = θ_la + m ρ (θ_0 - θ_la): of each weight the past's share is given back, without a training."""
+    merged = {}
+    for name, value in ahead.items():
+        rho = relative_importance(precise(past[name]), precise(new[name])).to(value.device)
+        merged[name] = torch.lerp(precise(value), precise(start[name]), (amount * rho).clamp(max=1)).to(
+            value.dtype
+        )
+    return merged

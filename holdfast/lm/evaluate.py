@@ -1,0 +1,107 @@
+"""What a language model can do: loss on outputs it is shown, numbers and programs it finds by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from holdfast.importance import eval_mode
+from holdfast.lm import sandbox
+from holdfast.lm.tasks import Program, final_number, plain_number
+from holdfast.lm.text import Pair, Sequences, collate
+from holdfast.losses import IGNORED
+
+Told = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    """Say nothing."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How well outputs are foretold."""
+
+    loss: float
+    """Mean negative log-likelihood of an output token, in nats."""
+    accuracy: float
+    """Share of output tokens that are the most likely one."""
+    tokens: int
+
+
+@torch.no_grad()
+def output_loss(
+    model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: Told = _silent
+) -> Loss:
+    """The loss over all output tokens of some sequences; prompt and padding do not count."""
+    device = next(model.parameters()).device
+    total = right = tokens = 0.0
+    with eval_mode(model):
+        for start in range(0, len(sequences), batch):
+            rows = [sequences[i] for i in range(start, min(start + batch, len(sequences)))]
+            inputs = {name: value.to(device) for name, value in collate(rows, pad).items()}
+            labels = inputs.pop("labels")[:, 1:]
+            logits = model(**inputs).logits[:, :-1].float()
+            asked = labels != IGNORED
+            total += float(nn.functional.cross_entropy(logits[asked], labels[asked], reduction="sum"))
+            right += int((logits.argmax(-1)[asked] == labels[asked]).sum())
+            tokens += int(asked.sum())
+            told(start + len(rows), len(sequences))
+    return Loss(total / max(tokens, 1), right / max(tokens, 1), int(tokens))
+
+
+@torch.no_grad()
+def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], tokens: int) -> str:
+    """Greedy continuation up to a stop string, which is left out."""
+    inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    with eval_mode(model):
+        found = model.generate(
+            **inputs,
+            do_sample=False,
+            max_new_tokens=tokens,
+            stop_strings=list(stops),
+            tokenizer=tokenizer,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    text = str(tokenizer.decode(found[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+    for stop in stops:
+        text = text.partition(stop)[0]
+    return text
+
+
+def gsm8k_exact(
+    model: Any, tokenizer: Any, items: Sequence[Pair], shots: Sequence[Pair], told: Told = _silent
+) -> dict[str, float]:
+    """The share of problems whose final number is right: the last one said, or strictly that after ####."""
+    before = "".join(f"{shot.prompt}{shot.answer}\n\n" for shot in shots)
+    last = strict = 0
+    for number, item in enumerate(items, start=1):
+        said = generate(model, tokenizer, before + item.prompt, ("Question:", "</s>", "<|im_end|>"), 256)
+        gold = plain_number(item.answer.rpartition("####")[2].strip())
+        last += final_number(said) == gold
+        strict += final_number(said, strict=True) == gold
+        told(number, len(items))
+    return {"flexible": last / len(items), "strict": strict / len(items)}
+
+
+def mbpp_pass(
+    model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: Told = _silent
+) -> dict[str, float]:
+    """pass@1: the share of tasks whose first, greedy program passes all of its tests, really run."""
+    before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
+    passed = 0
+    for number, item in enumerate(items, start=1):
+        code = generate(model, tokenizer, before + item.prompt, ("[DONE]",), 256)
+        passed += passes(item, code)
+        told(number, len(items))
+    return {"pass@1": passed / len(items)}
+
+
+def passes(item: Program, code: str) -> bool:
+    """Whether a program passes the tests of a task."""
+    whole = "\n".join([item.setup, code, *item.tests])
+    return sandbox.run(whole).outcome == "passed"

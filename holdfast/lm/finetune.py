@@ -1,0 +1,161 @@
+"""Fine-tuning with the Hugging Face Trainer: protected or not, resumable, stopped by a loss that is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from holdfast.errors import HoldfastError
+from holdfast.lm.protect import Protect
+from holdfast.lm.text import Sequences, collate
+from holdfast.losses import IGNORED
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. The defaults are the paper's: two epochs of batches of four."""
+
+    lr: float = 2e-5
+    epochs: float = 2.0
+    steps: int | None = None
+    """Instead of epochs."""
+    batch: int = 4
+    accumulation: int = 1
+    clip: float = 1.0
+    seed: int = 0
+    save_every: int | None = None
+    """Steps between checkpoints; none are written if not given."""
+
+
+class Examples(Dataset[dict[str, Tensor]]):
+    """Sequences, each with a weight if there are weights."""
+
+    def __init__(self, sequences: Sequences, weights: Sequence[float] | None = None) -> None:
+        self.sequences = sequences
+        self.weights = weights
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        row = self.sequences[number]
+        if self.weights is not None:
+            row["weight"] = torch.tensor(self.weights[number])
+        return row
+
+
+class Tuner(Trainer):
+    """The Trainer, with weighted samples where they are asked for, and no training on after a NaN."""
+
+    def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Weighted by sample if the batch says how."""
+        if "weight" not in inputs:
+            return super().compute_loss(model, inputs, *args, **kwargs)
+        inputs = dict(inputs)
+        weights, labels = inputs.pop("weight"), inputs.pop("labels")
+        loss = (weights * sequence_losses(model(**inputs).logits, labels)).sum() / weights.sum()
+        return (loss, None) if kwargs.get("return_outputs") else loss
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Stop with a line a person can act on."""
+        loss: Tensor = super().training_step(*args, **kwargs)
+        if not math.isfinite(float(loss)):
+            saved = last_checkpoint(Path(self.args.output_dir or "."))
+            kept = f"; the last checkpoint is {saved}" if saved else ""
+            raise HoldfastError(
+                f"the loss is not a number at step {self.state.global_step + 1}: lower the rate{kept}"
+            )
+        return loss
+
+
+def finetune(
+    model: nn.Module,
+    train: Sequences,
+    pad: int,
+    recipe: Recipe,
+    out: Path,
+    *,
+    protect: Protect | None = None,
+    weights: Sequence[float] | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> float:
+    """Train the model in place; the mean loss of it. With checkpoints, stopped it goes on from the last."""
+    arguments = TrainingArguments(
+        output_dir=str(out),
+        learning_rate=recipe.lr,
+        num_train_epochs=recipe.epochs,
+        max_steps=recipe.steps or -1,
+        per_device_train_batch_size=recipe.batch,
+        gradient_accumulation_steps=recipe.accumulation,
+        max_grad_norm=recipe.clip,
+        weight_decay=0.0,
+        lr_scheduler_type="constant",
+        seed=recipe.seed,
+        save_strategy="steps" if recipe.save_every else "no",
+        save_steps=recipe.save_every or 500,
+        save_total_limit=2,
+        logging_strategy="steps",
+        logging_steps=1,
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        use_cpu=not torch.cuda.is_available(),
+    )
+    callbacks: list[TrainerCallback] = [Told(on_step)] if on_step else []
+    trainer = Tuner(
+        model,
+        arguments,
+        data_collator=partial(collate, pad=pad),
+        train_dataset=Examples(train, weights),
+        callbacks=[*callbacks, *([protect] if protect else [])],
+    )
+    trainer.remove_callback(_printer())
+    last = last_checkpoint(out) if recipe.save_every else None
+    try:
+        done = trainer.train(resume_from_checkpoint=last)
+    finally:
+        if protect is not None:
+            protect.detach()
+    return float(done.training_loss)
+
+
+class Told(TrainerCallback):
+    """Passes on how far a training is."""
+
+    def __init__(self, on_step: Callable[[int, int, float], None]) -> None:
+        self.on_step = on_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """After every step."""
+        if logs and "loss" in logs:
+            self.on_step(state.global_step, state.max_steps, float(logs["loss"]))
+
+
+def sequence_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss over the output tokens of each sequence."""
+    flat = nn.functional.cross_entropy(
+        logits[:, :-1].float().transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none"
+    )
+    counted = (labels[:, 1:] != IGNORED).sum(1)
+    return flat.sum(1) / counted.clamp(min=1)
+
+
+def last_checkpoint(out: Path) -> str | None:
+    """The newest whole checkpoint of a folder: its state is written last."""
+    found = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
+    return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
+
+
+def _printer() -> type[TrainerCallback]:
+    from transformers.trainer_callback import PrinterCallback
+
+    return PrinterCallback

@@ -1,0 +1,263 @@
+"""Protect: holds a language model's weights to where they are, the faster the more they matter.
+
+    importance = Importance.load("imp/")
+    protect = Protect(model, importance, lam=1.0)
+    Trainer(model, ..., callbacks=[protect]).train()
+
+In the form that is the default nothing goes through the loss or through Adam's moments: after each step of
+the optimiser every weight is drawn back towards its anchor by the exact minimiser of the penalty, a point
+between the two. No strength can make that diverge. `mode="loss"` is the paper's form, for comparison.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers import TrainerCallback
+
+from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.errors import HoldfastError
+from holdfast.files import read_json, write_json
+from holdfast.importance import sequence_mas
+from holdfast.lm.artefact import Importance
+from holdfast.lm.clipping import Clipping
+from holdfast.lm.lora import on_adapters
+from holdfast.params import Params, precise, restore, snapshot, trainable
+from holdfast.proximal import STRONGEST, pulled, step_sizes
+from holdfast.store import read_tensors, write_tensors
+
+Mode = Literal["proximal", "loss"]
+Step = Literal["adam", "lr"]
+Normalise = Literal["global", "tensor", "none"]
+CAP = 1e4
+ANCHOR, NOTE = "protect-anchor.safetensors", "protect.json"
+
+
+class Protect(TrainerCallback):
+    """(λ/2) Σ a (θ - θ*)² on the trainable weights, θ* being what they are when this is made.
+
+    A callback of `transformers.Trainer` and of whatever derives from it; `attach` does the same for a loop of
+    your own. With LoRA the adapters' weights are held (see `lora.py`).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        importance: Importance,
+        lam: float | None = None,
+        *,
+        mode: Mode = "proximal",
+        step: Step = "adam",
+        normalise: Normalise = "global",
+        cap: float | None = CAP,
+        budget: float | None = None,
+        budget_rate: float = 1.0,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if (lam is None) == (budget is None):
+            raise HoldfastError("give lam, a strength, or budget, how far the weights may go")
+        if lam is not None and not lam >= 0:
+            raise HoldfastError(f"lam must be 0 or more, not {lam}")
+        if budget is not None and mode == "loss":
+            raise HoldfastError("a budget is kept by the proximal step: leave mode at its default")
+        self.lam = 0.0 if lam is None else float(lam)
+        self.budget, self.budget_rate = budget, budget_rate
+        self.mode, self.step = mode, step
+        self._device, self._dtype = device, dtype
+        weights = trainable(model)
+        self.anchor = {name: self._kept(weight.detach().clone()) for name, weight in weights.items()}
+        values = on_adapters(model, importance)
+        scaled = normalised(values, normalise, cap)
+        self.weights = {name: self._kept(scaled[name]) for name in weights if name in scaled}
+        if not self.weights:
+            raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
+        self.clipping = Clipping(weights.values())
+        self.spent = 0.0
+        """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
+        self._handles: list[Any] = []
+
+    def _kept(self, value: Tensor) -> Tensor:
+        """Where and how finely anchor and importance are kept."""
+        return value.to(device=self._device or value.device, dtype=self._dtype or value.dtype)
+
+    # ---- in a loop of one's own ---------------------------------------------------------------------------
+
+    def attach(self, model: nn.Module, optimizer: Optimizer) -> Protect:
+        """Protect every step of this optimiser, until `detach`."""
+        self.detach()
+        inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
+        decayed = [group for group in inner.param_groups if group.get("weight_decay")]
+        if decayed and self.lam:
+            raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
+        if self.mode == "loss":
+            if self.lam:
+                self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
+            return self
+        if self.lam or self.budget is not None:
+            self.names = {weight: name for name, weight in trainable(model).items()}
+            self.clipping.start()
+            self._handles.append(inner.register_step_post_hook(self._pull))
+        return self
+
+    def detach(self) -> None:
+        """Leave model and optimiser as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self.clipping.stop()
+
+    @torch.no_grad()
+    def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """The proximal step, tensor by tensor: no more than one of them is in memory twice."""
+        clipped, spent = self.clipping.taken(), 0.0
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                name = self.names.get(weight)
+                if name is None or name not in self.weights:
+                    continue
+                anchor = precise(self.anchor[name].to(weight.device))
+                a = precise(self.weights[name].to(weight.device))
+                if self.lam:
+                    r = step_sizes(optimizer, weight, group, adam=self.step == "adam")
+                    strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
+                    weight.copy_(pulled(weight, anchor, strength))
+                if self.budget is not None:
+                    spent += 0.5 * float(((precise(weight) - anchor).square_() * a).sum())
+        if self.budget is not None:  # dual ascent: λ rises while the weights are too far, and falls after
+            self.spent = spent
+            self.lam = max(0.0, self.lam + self.budget_rate * (spent - self.budget))
+
+    def _add_penalty(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
+        """The paper's form: a term of the loss, whatever that does to Adam's moments and to clipping."""
+        if not model.training or getattr(output, "loss", None) is None:
+            return output
+        terms = [
+            (
+                self.weights[name].to(weight.device)
+                * (precise(weight) - self.anchor[name].to(weight.device)).square()
+            ).sum()
+            for name, weight in trainable(model).items()
+            if name in self.weights
+        ]
+        # A loss that is divided by all items of a step is not divided by its micro-batches any more.
+        parts = self.accumulation if kwargs.get("num_items_in_batch") is not None else 1
+        output.loss = output.loss + self.lam / 2 / parts * torch.stack(terms).sum()
+        return output
+
+    accumulation = 1
+
+    # ---- as a callback of Trainer -----------------------------------------------------------------------
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Attach; where a training goes on, with the anchor it began with."""
+        self.accumulation = args.gradient_accumulation_steps
+        self._resume(Path(args.output_dir), state.global_step)
+        self.attach(kwargs["model"], kwargs["optimizer"])
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Keep the anchor beside the checkpoints, once, and the strength in each."""
+        if not state.is_world_process_zero:
+            return
+        out = Path(args.output_dir)
+        if not (out / ANCHOR).exists():
+            write_tensors(out / ANCHOR, {"anchor": self.anchor}, None)
+        write_json(out / f"checkpoint-{state.global_step}" / NOTE, {"lam": self.lam})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Detach."""
+        self.detach()
+
+    def _resume(self, out: Path, step: int) -> None:
+        """A resumed Trainer loads weights before it begins: what they are now is no anchor."""
+        note = out / f"checkpoint-{step}" / NOTE
+        if step and note.exists():
+            self.lam = float(read_json(note)["lam"])
+            found = read_tensors(out / ANCHOR)[0]["anchor"]
+            self.anchor = {name: self._kept(value) for name, value in found.items()}
+
+    # ---- Look-Ahead ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def look_ahead(
+        cls,
+        model: nn.Module,
+        importance: Importance,
+        train: Callable[[], Any],
+        data: Iterable[Mapping[str, Tensor]],
+        lam: float | None = None,
+        *,
+        up: float = 0.0,
+        down: float = 1.0,
+        lam_max: float | None = None,
+        fraction: float = 0.8,
+        strategy: Strategy = "balance",
+        normalise: Normalise = "global",
+        cap: float | None = CAP,
+        **rest: Any,
+    ) -> Protect:
+        """Hold only what the old ability needs more than the new one does.
+
+        `train` fine-tunes the model in place, without protection; on `data` the importance of what it came to
+        is measured. Then the weights go back to where they were, and α' takes the place of the importance.
+        """
+        importance.check(snapshot(model))
+        start = snapshot(model)
+        train()
+        ahead = sequence_mas(model, data, squared=importance.card.squared)
+        restore(model, start)
+        weights = relatively(
+            importance.values, ahead, lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
+            strategy=strategy, normalise=normalise, cap=cap,
+        )  # fmt: skip
+        found = Importance(weights, importance.card)
+        return cls(model, found, lam, normalise="none", cap=None, **rest)
+
+
+def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
+    """a = min(α / mean α, cap), the mean over all weights or over each tensor."""
+    if how == "none":
+        scaled = {name: precise(value) for name, value in values.items()}
+    else:
+        overall = _mean(values)
+        scales = {
+            name: _mean({name: value}) if how == "tensor" else overall for name, value in values.items()
+        }
+        scaled = {name: precise(value) / (scales[name] or 1.0) for name, value in values.items()}
+    return scaled if cap is None else {name: value.clamp(max=cap) for name, value in scaled.items()}
+
+
+def relatively(
+    past: Params,
+    ahead: Params,
+    *,
+    lam: float = 1.0,
+    lam_max: float | None = None,
+    up: float = 0.0,
+    down: float = 1.0,
+    fraction: float = 0.8,
+    strategy: Strategy = "balance",
+    normalise: Normalise = "global",
+    cap: float | None = CAP,
+) -> Params:
+    """α' (equations 4 and 5) of importances that are brought to one scale, that of the past."""
+    scale = _mean(past) or 1.0
+    held = normalised(past, normalise, cap)
+    found = {}
+    for name, value in past.items():
+        rho = relative_importance(precise(value) / scale, precise(ahead[name]) / scale)
+        tau = cutoff(rho, fraction)
+        lowest, highest = up_bounds(tau, lam, lam_max or 0.0)
+        found[name] = modulate(held[name], rho, tau, lowest + up * (highest - lowest), down, strategy)
+    return found
+
+
+def _mean(values: Params) -> float:
+    count = sum(value.numel() for value in values.values())
+    return math.fsum(float(value.double().sum()) for value in values.values()) / max(count, 1)

@@ -1,0 +1,99 @@
+"""Abilities a language model is trained for and tested on: where their items are and how they are asked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.errors import HoldfastError
+from holdfast.lm.text import Pair, read_jsonl
+
+Part = Literal["train", "valid", "test", "shots"]
+
+# ---- GSM8K: grade-school word problems (Cobbe et al. 2021) ------------------------------------------------
+
+HELD_OUT = 400  # of GSM8K's training problems, for choices; it has no validation split of its own
+NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
+STRICT = re.compile(r"#### (-?[0-9.,]+)")
+
+
+def gsm8k(folder: Path, part: Part) -> list[Pair]:
+    """GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
+    path = folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl")
+    rows = [_text_fields(path, number, row, "question", "answer") for number, row in read_jsonl(path)]
+    pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
+    parts = {"train": pairs[:-HELD_OUT], "valid": pairs[-HELD_OUT:], "shots": pairs[:8]}
+    return parts.get(part, pairs)
+
+
+def final_number(text: str, *, strict: bool = False) -> str | None:
+    """The number an answer ends with: after `####`, or the last one at all."""
+    found = STRICT.findall(text)[:1] if strict else NUMBER.findall(text)[-1:]
+    return plain_number(found[0]) if found else None
+
+
+def plain_number(text: str) -> str:
+    """Without thousands separators, currency and a full stop at the end."""
+    return re.sub(r"[,$]", "", text).rstrip(".")
+
+
+# ---- MBPP: short Python functions (Austin et al. 2021) ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Program:
+    """A task, its solution, and the assertions a solution must pass."""
+
+    text: str
+    code: str
+    tests: tuple[str, ...]
+    setup: str = ""
+
+    @property
+    def prompt(self) -> str:
+        """As its authors ask it."""
+        tests = "\n".join(self.tests)
+        return (
+            f"You are an expert Python programmer, and here is your task: {self.text} "
+            f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+        )
+
+
+RANGES: dict[Part, tuple[int, int]] = {
+    "shots": (1, 10),
+    "test": (11, 510),
+    "valid": (511, 600),
+    "train": (601, 974),
+}
+
+
+def programs(folder: Path, part: Part) -> list[Program]:
+    """MBPP's tasks of one of its parts."""
+    path, (first, last) = folder / "mbpp" / "mbpp.jsonl", RANGES[part]
+    found = []
+    for number, row in read_jsonl(path):
+        if "task_id" not in row or "test_list" not in row:
+            raise HoldfastError(f"{path}, line {number}: no task_id or test_list; is this MBPP?")
+        if first <= int(row["task_id"]) <= last:
+            text, code = _text_fields(path, number, row, "text", "code")
+            setup = row.get("test_setup_code", "")
+            found.append(Program(text, _unix(code), tuple(row["test_list"]), setup))
+    return found
+
+
+def mbpp(folder: Path, part: Part) -> list[Pair]:
+    """MBPP's tasks and their solutions."""
+    return [Pair(one.prompt, f"{one.code}\n[DONE]") for one in programs(folder, part)]
+
+
+def _unix(code: str) -> str:
+    return code.replace("\r\n", "\n").strip("\n")
+
+
+def _text_fields(path: Path, number: int, row: dict[str, Any], *names: str) -> tuple[str, ...]:
+    for name in names:
+        if not isinstance(row.get(name), str):
+            raise HoldfastError(f"{path}, line {number}: the field {name!r} is missing or not text")
+    return tuple(row[name] for name in names)

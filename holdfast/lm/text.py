@@ -1,0 +1,139 @@
+"""Pairs of prompt and output: from JSONL files, as token sequences whose prompt does not count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import HoldfastError
+from holdfast.losses import IGNORED
+
+FIELDS = (
+    ("prompt", "answer"),
+    ("prompt", "completion"),
+    ("question", "answer"),
+    ("query", "response"),
+    ("instruction", "output"),
+)
+"""Names that public data sets give to prompt and output; MetaMathQA's are query and response."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is asked and what is to be answered."""
+
+    prompt: str
+    answer: str
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The objects of a JSONL file with their line numbers; a broken line is an error that names it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        raise HoldfastError(f"cannot read {path}: {reason}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise HoldfastError(
+                f"{path}, line {number}: not JSON ({error}); mend or delete the line"
+            ) from None
+        if not isinstance(found, dict):
+            raise HoldfastError(f"{path}, line {number}: expected an object with a prompt and an answer")
+        yield number, found
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a JSONL file, whatever of the usual names their fields have."""
+    pairs, names = [], None
+    for number, found in read_jsonl(path):
+        names = names or next((pair for pair in FIELDS if all(name in found for name in pair)), None)
+        if names is None:
+            wanted = "; ".join(" and ".join(pair) for pair in FIELDS)
+            raise HoldfastError(f"{path}, line {number}: has {', '.join(found)}; the fields must be {wanted}")
+        for name in names:
+            if not isinstance(found.get(name), str):
+                raise HoldfastError(f"{path}, line {number}: the field {name!r} is missing or not text")
+        if not found[names[1]].strip():
+            raise HoldfastError(
+                f"{path}, line {number}: the field {names[1]!r} is empty; fill or delete the line"
+            )
+        pairs.append(Pair(found[names[0]], found[names[1]]))
+    if not pairs:
+        raise HoldfastError(f"{path} holds no examples")
+    return pairs
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Encoded pairs: token ids, and from where on they are output. A dataset as `Trainer` takes them."""
+
+    ids: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
+    cut: int = 0
+    """How many were longer than allowed and lost the end of their output."""
+    dropped: int = 0
+    """How many had a prompt that left no room for an output."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        """One sequence; labels are IGNORED where it is prompt."""
+        ids, start = self.ids[number], self.starts[number]
+        labels = [IGNORED] * start + list(ids[start:])
+        return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
+
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        return (self[number] for number in range(len(self)))
+
+    def first(self, count: int | None) -> Sequences:
+        """The first so many of them."""
+        return Sequences(self.ids[:count], self.starts[:count], self.cut, self.dropped)
+
+
+def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
+    """Token ids of prompt, output and the end-of-text token, at most so many."""
+    ids, starts, cut, dropped = [], [], 0, 0
+    for pair in pairs:
+        prompt = tokenizer(pair.prompt, add_special_tokens=True)["input_ids"]
+        answer = tokenizer(pair.answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+        if len(prompt) + 1 > max_tokens:
+            dropped += 1
+            continue
+        cut += len(prompt) + len(answer) > max_tokens
+        ids.append(tuple((prompt + answer)[:max_tokens]))
+        starts.append(len(prompt))
+    if not ids:
+        raise HoldfastError(f"every prompt is longer than {max_tokens} tokens; allow more with --max-tokens")
+    return Sequences(tuple(ids), tuple(starts), cut, dropped)
+
+
+def collate(rows: Sequence[Mapping[str, Tensor]], pad: int) -> dict[str, Tensor]:
+    """A padded batch. What is padding is said by the mask: the pad token may be a real one elsewhere."""
+    longest = max(len(row["input_ids"]) for row in rows)
+
+    def padded(name: str, fill: int) -> Tensor:
+        return torch.stack(
+            [torch.nn.functional.pad(row[name], (0, longest - len(row[name])), value=fill) for row in rows]
+        )
+
+    mask = torch.stack([(torch.arange(longest) < len(row["input_ids"])).long() for row in rows])
+    batch = {
+        "input_ids": padded("input_ids", pad),
+        "attention_mask": mask,
+        "labels": padded("labels", IGNORED),
+    }
+    if "weight" in rows[0]:
+        batch["weight"] = torch.stack([row["weight"] for row in rows])
+    return batch

@@ -1,0 +1,102 @@
+"""Programs that nobody has read: what they may do, and what they may not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast.lm import evaluate, sandbox
+from holdfast.lm.sandbox import Limits, run
+from holdfast.lm.tasks import Program
+
+SHORT = Limits(seconds=3)
+isolated = pytest.mark.skipif(not sandbox.namespaces(), reason="this system gives no namespaces")
+runs = pytest.mark.skipif(
+    os.geteuid() == 0 and not sandbox.namespaces(), reason="root without namespaces runs nothing"
+)
+
+
+@runs
+def test_what_works_passes_and_what_does_not_fails() -> None:
+    assert run("import re, math, collections, heapq\nassert math.sqrt(4) == 2").outcome == "passed"
+    assert run("assert 1 == 2").outcome == "failed"
+    assert run("def f(:").outcome == "failed"
+    assert run("import sys; sys.exit(3)").outcome == "failed"
+    assert run("open('mine', 'w').write('x'); assert open('mine').read() == 'x'").outcome == "passed"
+
+
+@runs
+def test_an_infinite_loop_ends_in_time() -> None:
+    began = time.monotonic()
+    assert run("while True: pass", SHORT).outcome == "timed out"
+    assert time.monotonic() - began < 10
+
+
+@runs
+def test_ten_gigabytes_are_refused() -> None:
+    found = run("x = bytearray(10 * 2**30)", SHORT)
+    assert (found.outcome, found.said) == ("failed", "MemoryError")
+
+
+@runs
+def test_a_fork_bomb_is_bounded_and_leaves_nothing() -> None:
+    mark = f"bomb{os.getpid()}"
+    code = f"import os, time\nname = '{mark}'\nfor _ in range(60):\n    os.fork()\ntime.sleep(30)"
+    found = run(code, SHORT)
+    assert found.outcome in ("failed", "timed out")
+    time.sleep(0.3)
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    assert ".python/bin" not in listed
+
+
+@isolated
+def test_the_file_system_is_not_its_own(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for place in (
+        tmp_path / "evil",
+        Path("/tmp/holdfast-evil"),
+        Path("/etc/holdfast-evil"),
+        Path.cwd() / "evil",
+    ):
+        assert run(f"open({str(place)!r}, 'w').write('x')", SHORT).outcome == "failed"
+        assert not place.exists()
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    victim.chmod(0o666)
+    assert run(f"import os; os.remove({str(victim)!r})", SHORT).outcome == "failed"
+    assert victim.read_text() == "mine"
+
+
+@isolated
+def test_it_is_nobody_alone_and_without_a_network() -> None:
+    assert (
+        run("import os; assert os.getuid() != 0 or os.geteuid() != 0", SHORT).outcome == "passed"
+        or os.geteuid()
+    )
+    seen = run("import os; print(sum(name.isdigit() for name in os.listdir('/proc')))", SHORT).said
+    assert int(seen) < 4
+    assert run("import socket; socket.create_connection(('127.0.0.1', 9), 1)", SHORT).outcome == "failed"
+    mine = os.getpid()
+    assert run(f"import os; os.kill({mine}, 9)", SHORT).outcome == "failed"
+
+
+def test_root_without_namespaces_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "namespaces", lambda: ())
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(HoldfastError, match="not run as root without namespaces"):
+        run("pass")
+
+
+@runs
+def test_a_task_is_passed_by_its_solution_only() -> None:
+    item = Program(
+        "add", "def add(a, b):\n    return a + b", ("assert add(1, 2) == 3", "assert add(0, 0) == 0")
+    )
+    assert evaluate.passes(item, item.code)
+    assert not evaluate.passes(item, "def add(a, b):\n    return a - b")
+    assert not evaluate.passes(item, "I would rather not")
