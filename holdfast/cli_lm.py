@@ -160,6 +160,56 @@ def evaluate(
         )
 
 
+@lm_app.command("study")
+def study(
+    out: Annotated[Path, typer.Option(help="Folder for the records; only what is missing is run.")],
+    model: Model = "smollm2",
+    old: Annotated[str, typer.Option(help="The ability to keep: code, mbpp, or a JSONL file.")] = "code",
+    new: Annotated[
+        str, typer.Option(help="The ability to learn: arithmetic, gsm8k, or a JSONL.")
+    ] = "arithmetic",
+    steps: Annotated[int, typer.Option(min=1)] = 60,
+    items: Annotated[int, typer.Option(min=1, help="Items of each ability for its loss.")] = 60,
+    max_tokens: MaxTokens = 160,
+    data_dir: DataDir = None,
+    threads: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Does protection keep the old ability, at every strength? Rates, sweeps, seeds: hours, resumable."""
+    start_torch(threads)
+    from holdfast.lm import plan
+    from holdfast.lm.study import Ability, Size, Study
+    from holdfast.report.lm import write_study
+
+    _, tokenizer = _load(model, "float32")
+
+    def ability(name: str) -> Ability:
+        parts = [
+            _sequences(name, part, tokenizer, max_tokens, data_dir) for part in ("train", "valid", "test")
+        ]
+        return Ability(name, *parts)
+
+    from holdfast.models.sources import load_lm
+
+    work = Study(
+        lambda dtype: load_lm(model, dtype)[0],
+        model,
+        tokenizer.pad_token_id,
+        ability(old),
+        ability(new),
+        out,
+        Size(steps, max_tokens=max_tokens, items=items),
+        lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+    )
+    try:
+        work.run(plan.study())
+    except KeyboardInterrupt:
+        say_error("stopped; the same command goes on where this one was")
+        raise typer.Exit(130) from None
+    finally:
+        if any(out.glob("*.json")):
+            console.print(f"report: {write_study(out)}", soft_wrap=True, highlight=False)
+
+
 def _load(model: str, dtype: str) -> tuple[Any, Any]:
     import torch
 

