@@ -2,8 +2,8 @@
 
     python benchmarks/protection.py
 
-trains smollm2 for some steps of 4 x 160 tokens with AdamW, bare and protected in turn, each in a process of its
-own, and prints ratios of step times and the extra peak memory in copies of the trainable weights.
+trains smollm2 for some steps of 4 x 160 tokens with AdamW, bare and protected in turn, each in a process of
+its own, and prints ratios of step times and the extra peak memory in copies of the trainable weights.
 """
 
 from __future__ import annotations

@@ -48,11 +48,11 @@ def _rules(choices: dict[str, Any]) -> list[tuple[str, str, Callable[[Spec], boo
         return spec["lr"] == best and spec["kind"] == "mas" and not _odd(spec)
 
     def elimination(spec: Spec) -> bool:
-        return spec["lr"] == best and spec["mode"] == "loss" and spec["strength"] == 1.0
+        return (spec["lr"], spec["mode"], spec["strength"]) == (best, "loss", 1.0)
 
     def harshly(spec: Spec) -> bool:
         own = spec["kind"] in ("naive", "mas", "la") and spec["mode"] == "proximal"
-        return own and spec["lr"] == harsh
+        return bool(own and spec["lr"] == harsh)
 
     def others(spec: Spec) -> bool:
         return spec["lr"] == harsh and spec["kind"] in ("l2", "flow", "wise", "la-merge")

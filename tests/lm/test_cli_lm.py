@@ -1,0 +1,118 @@
+"""`holdfast lm` with a tiny model: importance, fine-tuning, testing, and one line for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import pairs, saved
+
+from holdfast import cli
+
+
+def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(saved(tmp_path / "tiny"))
+
+
+def data(path: Path, seed: int = 0) -> str:
+    path.write_text(
+        "\n".join(json.dumps({"prompt": pair.prompt, "answer": pair.answer}) for pair in pairs(12, seed))
+    )
+    return str(path)
+
+
+def test_from_importance_to_a_protected_model(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = data(tmp_path / "old.jsonl"), data(tmp_path / "new.jsonl", 3)
+    imp, tuned = str(tmp_path / "imp"), str(tmp_path / "tuned")
+    common = ("--model", model, "--threads", "1")
+    assert call("lm", "importance", *common, "--data", old, "--out", imp, monkeypatch=monkeypatch) == 0
+    assert "importance of 12 sequences" in capsys.readouterr().out
+    train = (
+        "lm",
+        "finetune",
+        *common,
+        "--data",
+        new,
+        "--protect",
+        imp,
+        "--lam",
+        "1",
+        "--out",
+        tuned,
+        "--steps",
+        "3",
+    )
+    assert call(*train, "--lr", "0.01", monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "training: 3/3 steps" in shown
+    assert "model: " in shown
+    evaluate = ("lm", "eval", "--model", f"{tuned}/model", "--data", old, "--threads", "1")
+    assert call(*evaluate, monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "loss " in shown
+    assert "token accuracy " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("importance", "--out", "{out}", "--kind", "mass"), "did you mean 'mas'"),
+        (("importance", "--out", "{out}", "--data", "cod"), "did you mean 'code'"),
+        (("importance", "--out", "{out}", "--dtype", "int8"), "unknown dtype"),
+        (("importance", "--out", "{out}", "--data", "{broken}"), "line 2: not JSON"),
+        (("importance", "--out", "{out}", "--data", "gsm8k", "--data-dir", "{out}"), "cannot read"),
+        (("finetune", "--out", "{out}", "--lam", "1"), "need --protect"),
+        (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
+        (("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1"), "holds no importance"),
+        (("finetune", "--out", "{out}", "--mode", "los"), "did you mean 'loss'"),
+        (("eval", "--task", "hellaswag"), "unknown task"),
+        (("eval", "--part", "train"), "unknown part"),
+        (("eval", "--model", "no/such/model"), "unknown model"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    arguments: tuple[str, ...],
+    expected: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "a", "answer": "b"}\n{"prompt"')
+    filled = [word.format(out=tmp_path / "out", broken=broken) for word in arguments]
+    given = [] if "--model" in filled else ["--model", model]
+    assert call("lm", *filled, *given, monkeypatch=monkeypatch) == 2
+    errors = capsys.readouterr().err.strip()
+    assert expected in errors
+    assert "\n" not in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_importance_of_another_model_is_refused(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tiny import llama
+
+    imp, new = str(tmp_path / "imp"), data(tmp_path / "new.jsonl")
+    assert (
+        call("lm", "importance", "--model", model, "--data", new, "--out", imp, monkeypatch=monkeypatch) == 0
+    )
+    llama(7).save_pretrained(tmp_path / "tiny")
+    train = ("lm", "finetune", "--model", model, "--data", new, "--protect", imp, "--lam", "1")
+    assert call(*train, "--out", str(tmp_path / "out"), monkeypatch=monkeypatch) == 2
+    assert "measured on other weights" in capsys.readouterr().err
