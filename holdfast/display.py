@@ -138,7 +138,8 @@ def counted(console: Console, doing: str, what: str) -> Iterator[Any]:
 
     def line(done: int, total: int, loss: float | None) -> str:
         spent = time.monotonic() - began
-        left = f", about {minutes(spent / done * (total - done))} left" if done and spent > 5 else ""
+        rest = spent / done * (total - done) if done else 0.0
+        left = f", about {minutes(rest)} left" if rest and spent > 5 else ""
         return f"{doing}: {done}/{total} {what}" + ("" if loss is None else f", loss {loss:.3f}") + left
 
     if not console.is_terminal:

@@ -58,15 +58,17 @@ class Importance:
                 "start from those, or measure it anew"
             )
 
-    def save(self, directory: Path) -> None:
+    def save(self, directory: Path | str) -> None:
         """Write it, with its card."""
+        directory = Path(directory)
         write_tensors(directory / FILE, {"importance": self.values}, asdict(self.card))
         write_json(directory / CARD, asdict(self.card))
         write_bytes(directory / "README.md", readme(self.card).encode())
 
     @classmethod
-    def load(cls, directory: Path) -> Importance:
+    def load(cls, directory: Path | str) -> Importance:
         """What `save` wrote."""
+        directory = Path(directory)
         if not (directory / FILE).exists():
             half = (directory / PARTIAL).exists()
             done = "is not finished; give the same command again" if half else "holds no importance"

@@ -302,7 +302,7 @@ def test_three_lines_with_the_real_trainer(tmp_path: Path) -> None:
     found = importance(model)
     found.save(tmp_path / "imp")
 
-    protect = Protect(model, Importance.load(tmp_path / "imp"), lam=100.0)
+    protect = Protect(model, Importance.load(f"{tmp_path}/imp/"), lam=100.0)
     trainer(model, tmp_path / "held", protect).train()
 
     start = weights_of(llama())
