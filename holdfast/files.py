@@ -7,7 +7,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,27 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
                 continue  # whoever held it has cleared the directory away
             yield
             return
+
+
+@contextmanager
+def shared(directory: Path) -> Iterator[Callable[[], bool]]:
+    """Work beside others in a directory; what is yielded tells, at the end, whether one is the last."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        opened = open(directory / ".users", "w")  # noqa: SIM115
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
+    with opened as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+
+        def last() -> bool:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        yield last
 
 
 def sync_directory(path: Path) -> None:

@@ -167,7 +167,8 @@ def test_a_suite_that_is_wrong_leaves_nothing(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_finished_suite_is_only_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for spec in load_suite("quick").specs:
-        (tmp_path / f"{spec.digest()}.json").write_text("{}")
+        record = {"spec": spec.to_json(), "metrics": {}}
+        (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
     assert call("bench", "quick", "--out", str(tmp_path)) == 0
     assert "all 4 runs are in" in capsys.readouterr().out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, write_json
+from holdfast.files import read_json, shared, write_json
 
 
 @dataclass(frozen=True)
@@ -37,49 +38,66 @@ def bench(
 ) -> list[Failure]:
     """Run what is missing; the failures that are left."""
     check_data(suite, data_dir)
-    write_json(out / f"{suite.name}.suite.json", suite.manifest())
-    missing, known = _sort_out(suite, out)
     failures: list[Failure] = []
-    if not missing:
-        return failures
-    jobs = [
-        Job(spec.to_json(), str(out), str(data_dir) if data_dir else None, suite.share, track)
-        for spec in missing
-    ]
-    at_once = engine.at_once(max(spec.threads for spec in missing))
-    with board(len(suite.specs), at_once) as show:
-        show.start(missing, known)
-        for report in engine.run(jobs):
-            spec = missing[report.number]
-            if report.event["kind"] == "failed":
-                failures.append(Failure(spec, report.event["why"]))
-            record = None
-            if report.event["kind"] == "done":
-                record = read_json(out / f"{spec.digest()}.json")
-            show.event(report.number, report.event, record)
-    if not failures:
-        shutil.rmtree(pool_of(out), ignore_errors=True)
+    with shared(out / ".trials") as last:
+        _keep_manifest(suite, out)
+        missing, known = _sort_out(suite, out, failures)
+        if missing:
+            jobs = [
+                Job(spec.to_json(), str(out), _absolute(data_dir), suite.share, track) for spec in missing
+            ]
+            with board(len(suite.specs), engine.at_once(max(spec.threads for spec in missing))) as show:
+                show.start(missing, known)
+                for report in engine.run(jobs):
+                    spec, kind = missing[report.number], report.event["kind"]
+                    if kind == "failed":
+                        failures.append(Failure(spec, report.event["why"]))
+                    record = read_json(out / f"{spec.digest()}.json") if kind == "done" else None
+                    show.event(report.number, report.event, record)
+        if not failures and last():  # what runs have shared serves nobody any more
+            shutil.rmtree(pool_of(out), ignore_errors=True)
+            (out / ".trials" / ".users").unlink(missing_ok=True)
     return failures
+
+
+def _absolute(path: Path | None) -> str | None:
+    """A worker may be at home in another folder."""
+    return None if path is None else str(path.resolve())
+
+
+def _keep_manifest(suite: Suite, out: Path) -> None:
+    """Note which runs there should be, beside those that were asked for under this name before."""
+    path, manifest = out / f"{suite.name}.suite.json", suite.manifest()
+    if path.exists():
+        with suppress(HoldfastError, KeyError, TypeError):
+            asked = {run["digest"] for run in manifest["runs"]}
+            manifest["runs"] += [run for run in read_json(path)["runs"] if run["digest"] not in asked]
+    write_json(path, manifest)
 
 
 def check_data(suite: Suite, data_dir: Path | None) -> None:
     """Read every stream once, so that missing data is said before hours of work."""
-    for spec in {(spec.stream, spec.order): spec for spec in suite.specs}.values():
+    for spec in {(spec.stream, spec.order, spec.tasks): spec for spec in suite.specs}.values():
         stream = spec.load_stream(data_dir)
         if spec.tasks is not None and spec.tasks > len(stream):
             raise HoldfastError(f"{spec.stream} has {len(stream)} tasks, not {spec.tasks}")
 
 
-def _sort_out(suite: Suite, out: Path) -> tuple[list[Spec], list[dict[str, Any]]]:
-    """The runs to make, and the records that are there."""
+def _sort_out(suite: Suite, out: Path, failures: list[Failure]) -> tuple[list[Spec], list[dict[str, Any]]]:
+    """The runs to make, and the records that are there; what is neither is a failure."""
     missing, known = [], []
     for spec in suite.specs:
         path = out / f"{spec.digest()}.json"
-        if path.exists():
-            try:
-                known.append(read_json(path))
-            except HoldfastError:
-                missing.append(spec)  # its run will say so, and the others go on
-        else:
+        if not path.exists():
             missing.append(spec)
+            continue
+        try:
+            record = read_json(path)
+        except HoldfastError as error:
+            failures.append(Failure(spec, str(error)))
+            continue
+        if isinstance(record, dict) and record.get("spec") == spec.to_json() and "metrics" in record:
+            known.append(record)
+        else:
+            failures.append(Failure(spec, f"{path} is not the record of this run; delete it to make it anew"))
     return missing, known

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
+import torch
+
 from holdfast.bench.worker import Event, Job, events_of, working
 
 ENDED = ("done", "failed")
@@ -42,8 +44,8 @@ class Local(Engine):
         self.jobs = jobs
 
     def at_once(self, threads: int) -> int:
-        """As asked for, or one for every `threads` cores."""
-        return self.jobs or max(1, len(cores()) // threads)
+        """As asked for, or one for every GPU, or one for every `threads` cores."""
+        return self.jobs or torch.cuda.device_count() or max(1, len(cores()) // threads)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
         """The first first."""
@@ -59,9 +61,9 @@ class Local(Engine):
         def work(number: int, job: Job) -> None:
             seat = free.get()
             try:
+                reports.put(Report(number, {"kind": "begun"}))
                 with working(replace(job, cores=seat)) as (process, said):
                     live.add(process)
-                    reports.put(Report(number, {"kind": "begun"}))
                     for event in () if stopped.is_set() else events_of(process, said):
                         reports.put(Report(number, event))
                     live.discard(process)
@@ -95,10 +97,10 @@ def cores() -> list[int]:
 
 
 def seats(available: Sequence[int], jobs: int, threads: int) -> list[tuple[int, ...]]:
-    """Cores for each of the jobs at a time, where there are enough; else all may use any.
+    """Cores for each of the jobs at a time, where together they fill them; else all may use any.
 
     Left to itself the system now and then puts two busy processes on one core beside an idle one.
     """
-    if jobs * threads > len(available):
+    if jobs * threads != len(available):
         return [()] * jobs
     return [tuple(available[i * threads : (i + 1) * threads]) for i in range(jobs)]

@@ -23,6 +23,10 @@ from holdfast.files import read_json, write_json
 RETRIES = 5  # of a run whose worker or node died; it resumes where a trial of it is left on its node
 
 
+class WorkerDied(Exception):
+    """The process that did a run was killed: it costs a retry."""
+
+
 class OnRay(Engine):
     """Tasks on a running cluster, or on a local one that is started and stopped with us."""
 
@@ -44,7 +48,8 @@ class OnRay(Engine):
         """Hand out all jobs; Ray queues what does not fit."""
         ray = self.ray
         self._connect()
-        remote = ray.remote(max_retries=RETRIES)(_do)
+        self._check_room(max(job.spec["threads"] for job in jobs))
+        remote = ray.remote(max_retries=RETRIES, retry_exceptions=[WorkerDied])(_do)
         waiting = {
             remote.options(num_cpus=job.spec["threads"], name=job.spec["method"]).remote(job): number
             for number, job in enumerate(jobs)
@@ -68,8 +73,21 @@ class OnRay(Engine):
             return {"kind": "failed", "why": f"lost on the cluster after {RETRIES} retries: {first}"}
         if "record" not in outcome:
             return {"kind": "failed", "why": outcome["why"]}
-        write_json(Path(job.out) / f"{outcome['digest']}.json", outcome["record"])
+        try:
+            write_json(Path(job.out) / f"{outcome['digest']}.json", outcome["record"])
+        except HoldfastError as error:  # the node keeps its record: the next time it is there at once
+            return {"kind": "failed", "why": str(error)}
         return {"kind": "done"}
+
+    def _check_room(self, threads: int) -> None:
+        """A run that fits no node would wait for ever."""
+        largest = max(
+            (node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]), default=0
+        )
+        if threads > largest:
+            raise HoldfastError(
+                f"a run of {threads} threads fits no node of the cluster; the largest has {largest:g}"
+            )
 
     def _connect(self) -> None:
         if self.ray.is_initialized():
@@ -104,11 +122,10 @@ def _do(job: Job) -> dict[str, Any]:
 
     digest = Spec.from_json(job.spec).digest()
     scratch = cache_dir() / "bench" / digest
-    with working(replace(job, out=str(scratch))) as (process, said):
+    with working(replace(job, out=str(scratch), share=False)) as (process, said):
         *_, last = events_of(process, said)
+    if last.get("died"):
+        raise WorkerDied(last["why"])
     if last["kind"] == "failed":
         return {"why": last["why"]}
-    path = scratch / f"{digest}.json"
-    record = read_json(path)
-    path.unlink()
-    return {"digest": digest, "record": record}
+    return {"digest": digest, "record": read_json(scratch / f"{digest}.json")}

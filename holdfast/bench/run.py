@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import platform
 import re
 import resource
@@ -71,7 +73,6 @@ def run(
     workspace = out / ".trials" / path.stem
     logs = out / "tracking" / f"{spec.method}-{path.stem}"
     accelerator = Accelerator(log_with=check_tracker(track), project_dir=logs if track else None)
-    revision = _revision()
     try:
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -86,13 +87,12 @@ def run(
             seed=spec.seed,
             fixed=fixed,
             workspace=workspace,
-            pool=_pool(out, revision) if share else None,
+            pool=Pool(pool_of(out), code()) if share else None,
             progress=(progress if accelerator.is_main_process else None) or Progress(),
             accelerator=accelerator,
         )
         with tracked(learner, spec, track):
             record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
-        record["revision"] = revision
         if accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)
@@ -157,6 +157,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": _peak_memory(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "revision": _revision(),
     }
 
 
@@ -188,12 +189,13 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _pool(out: Path, revision: str | None) -> Pool | None:
-    """What runs of this folder share. Code that is being edited is known by no name: it shares nothing."""
-    code = revision or _version("holdfast")
-    if code is None or code.endswith("-dirty"):
-        return None
-    return Pool(pool_of(out), code)
+@functools.cache
+def code() -> str:
+    """A hash of the package's own source: the same code trains the same, whatever is committed beside it."""
+    total, here = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(here.rglob("*.py")):
+        total.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
 
 
 def pool_of(out: Path) -> Path:

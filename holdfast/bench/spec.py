@@ -42,8 +42,9 @@ class Spec:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         check_stream_name(stream)
         preset(rest.get("preset", "full"))
-        if (rest.get("tasks") or 2) < 2:
-            raise HoldfastError("tasks: at least 2 must be learnt, or leave it out to learn all")
+        for name, least in (("tasks", 2), ("threads", 1), ("per_class", 1)):
+            if rest.get(name) is not None and rest[name] < least:
+                raise HoldfastError(f"{name}: at least {least}, not {rest[name]}")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:

@@ -72,7 +72,7 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
         raise HoldfastError(f"{name}: not a TOML file ({error}); see docs/benchmark.md") from None
     _check(name, content, {**TOP, **LISTS, **ONES})
     blocks = content.pop("runs", [{}])
-    if not all(isinstance(block, dict) for block in blocks):
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise HoldfastError(f"{name}: runs are tables; begin each with a line [[runs]]")
     view = content.pop("view", "main")
     if view not in get_args(View):

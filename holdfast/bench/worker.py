@@ -119,7 +119,7 @@ def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:
     why = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
     if code == -9:
         why += " (out of memory, or killed)"
-    yield {"kind": "failed", "why": ": ".join([f"the worker {why}", *last])}
+    yield {"kind": "failed", "why": ": ".join([f"the worker {why}", *last]), "died": code < 0}
 
 
 def main() -> None:

@@ -211,9 +211,9 @@ def strategies(section: Section) -> list[Figure]:
     panels: dict[str, tuple[str, list[Run]]] = {}
     for run in section.made:
         own = run.own
-        if run.method != "la" or "tau" not in own:
-            continue
         kind = own.get("strategy", "balance")
+        if run.method != "la" or "tau" not in own or ("down" if kind == "kt" else "up") not in own:
+            continue
         title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
             kind
         ]
@@ -226,7 +226,7 @@ def strategies(section: Section) -> list[Figure]:
             x = [run.own[axis] for run in line]
             for metric, dash in (("CF", "solid"), ("FWT", "dash")):
                 y = [_percent(section.metric(run, metric)) for run in line]
-                tint = {"color": PALETTE[number], "dash": dash}
+                tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
                 data.append(_trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
         data += _references(section, [run.own[axis] for run in runs])
         words = "λ_down" if axis == "down" else "λ_up between 1/τ (0) and λ_max/λ (1)"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import count
 from pathlib import Path
+from urllib.parse import quote
 
 from plotly.offline import get_plotlyjs
 
@@ -16,6 +17,7 @@ from holdfast.report.figures import Figure
 from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Table, html
 
+SPREADS = 12  # runs whose relative importance is drawn in a section
 ASSETS = Path(__file__).parent / "assets"
 
 
@@ -99,8 +101,15 @@ def _traces(section: Section, numbers: count[int]) -> str:
 
 
 def _spreads(section: Section, numbers: count[int]) -> str:
-    drawn = "".join(figure_html(figure, numbers) for run in section.made for figure in draw.spread(run))
+    runs = [run for run in section.made if any(one.get("spread") for one in (run.record or {})["chosen"])]
+    # A page has room for so many; the records have all of them.
+    shown = sorted(runs, key=lambda run: (run.where[1], run.label, run.where))[:SPREADS]
+    drawn = "".join(figure_html(figure, numbers) for run in shown for figure in draw.spread(run))
     words = "<p>How much of a weight's importance is the past's when a task is about to be learnt.</p>"
+    if len(runs) > SPREADS:
+        words += (
+            f"<p class=note>{SPREADS} of {len(runs)} runs are drawn; the others are in their records.</p>"
+        )
     return (
         _folded("relative importance by layer and component", f"{words}<div class=figures>{drawn}</div>")
         if drawn
@@ -112,7 +121,7 @@ def figure_html(figure: Figure, numbers: count[int]) -> str:
     """A place for a figure, and what is to be drawn there."""
     number = next(numbers)
     content = json.dumps({"data": figure.data, "layout": figure.layout}, separators=(",", ":"))
-    content = content.replace("</", "<\\/")  # or a name could end the script
+    content = content.replace("<", "\\u003c")  # or a name could end the script
     note = f"<p class=note>{escape(figure.note)}</p>" if figure.note else ""
     return (
         f"<figure><figcaption>{escape(figure.title)}</figcaption>"
@@ -135,7 +144,7 @@ def _heat_map(run: Run) -> str:
         if any(cell is not None for cell in row)
     )
     order, seed = run.where
-    title = f"<a href='{run.digest}.json'>{escape(run.label)}</a>, order {escape(order)}, seed {seed}"
+    title = f"<a href='{quote(run.digest)}.json'>{escape(run.label)}</a>, order {escape(order)}, seed {seed}"
     return (
         f"<figure><figcaption>{title}</figcaption><table><tr><th>after</th>{head}</tr>{rows}</table></figure>"
     )

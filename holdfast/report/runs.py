@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast import metrics
+from holdfast.bench.spec import Spec
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json
 from holdfast.methods import METHODS
@@ -42,10 +43,8 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method and what was set of it that it would not have had by itself."""
-        usual = METHODS[self.method].hyper_parameters()
-        changed = {name: value for name, value in self.own.items() if usual[name].default != value}
-        values = ", ".join(f"{name} {value}" for name, value in changed.items())
+        """The method and what was set of it: what is set is not searched, so that even a default counts."""
+        values = ", ".join(f"{name} {value}" for name, value in self.own.items())
         return f"{self.method} ({values})" if values else self.method
 
     @cached_property
@@ -103,8 +102,11 @@ class Section:
 
     def naive(self, run: Run) -> Run | None:
         """The `seq` run that forward transfer is measured against."""
-        alike = (other for other in self.made if other.method == "seq" and other.where == run.where)
-        return next(alike, None)
+        for other in self.made:
+            if other.method == "seq" and other.where == run.where and run.record and other.record:
+                # A user's own files may have changed between the two.
+                return other if other.record["tasks"] == run.record["tasks"] else None
+        return None
 
     def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
         """A metric of a run, after so many tasks; None where it cannot be told."""
@@ -137,20 +139,26 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
                 suites.append({key: content[key] for key in ("suite", "about", "view", "runs")})
             else:
                 runs[path.stem] = _run(path, content)
-        except (HoldfastError, KeyError, TypeError, AttributeError) as error:
+        except (HoldfastError, KeyError, TypeError, AttributeError, ValueError) as error:
             why = "not readable JSON" if isinstance(error, HoldfastError) else "not a record of Holdfast"
             complaints.append(f"{path} left out: {why}")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
+    first: dict[str, str] = {}
+    for digest, run in list(runs.items()):
+        same = json.dumps(run.spec, sort_keys=True)
+        if first.setdefault(same, digest) != digest:
+            complaints.append(f"{directory / digest}.json left out: the same run as {first[same]}.json")
+            del runs[digest]
     sections: list[Section] = []
     told: set[str] = set()
     for suite in suites:
         try:
-            planned = [Run(run["digest"], run["spec"]) for run in suite["runs"]]
+            planned = [_planned(run["digest"], run["spec"]) for run in suite["runs"]]
             members = [runs.get(run.digest, run) for run in planned]
             sections += _split(suite["view"], suite["suite"], suite["about"], members)
-        except (KeyError, TypeError) as error:
-            complaints.append(f"{suite['suite']}.suite.json left out: not a list of runs ({error})")
+        except (HoldfastError, KeyError, TypeError, AttributeError, ValueError):
+            complaints.append(f"{suite['suite']}.suite.json left out: not a list of runs")
             continue
         told |= {run.digest for run in planned}
     sections += _split("main", "", "", [run for digest, run in runs.items() if digest not in told])
@@ -158,10 +166,31 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
 
 
 def _run(path: Path, content: Any) -> Run:
-    if any(key not in content for key in KEYS) or content["spec"]["method"] not in METHODS:
+    """The run of a record, if it is one: whole, and of one piece."""
+    if any(key not in content for key in KEYS):
         raise KeyError(path.name)
-    run = Run(path.stem, content["spec"], content)
-    assert run.setting is not None
+    F, tasks, trials = content["scores"]["test"], content["tasks"], content["trials"]
+    joint = all(cell is None for row in F[:-1] for cell in row)
+    for k, row in enumerate(F):
+        known = [cell is not None for cell in row]
+        expected = [i <= k for i in range(len(F))] if k == len(F) - 1 or not joint else [False] * len(F)
+        if known != expected:
+            raise ValueError(f"row {k + 1} of the score matrix")
+    if (
+        not F
+        or len(tasks) != len(F)
+        or len(trials) != len(content["chosen"])
+        or len(trials) not in (1, len(F))
+    ):
+        raise ValueError("tasks and scores do not fit")
+    return replace(_planned(path.stem, content["spec"]), record=content)
+
+
+def _planned(digest: str, spec: dict[str, Any]) -> Run:
+    """A run as its spec tells it, if that is one."""
+    run = Run(digest, Spec.from_json(spec).to_json())
+    if run.method not in METHODS or not isinstance(run.spec["set"], dict):
+        raise ValueError(run.method)
     return run
 
 

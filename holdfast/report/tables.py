@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Literal
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.markup import escape as escape_markup
@@ -61,9 +62,9 @@ def html(table: Table, *, headed: bool = True) -> str:
 def _html_cell(table: Table, column: int, cell: Cell) -> str:
     text = escape(cell.text)
     if len(cell.records) == 1:
-        text = f"<a href='{cell.records[0]}.json'>{text}</a>"
+        text = f"<a href='{quote(cell.records[0])}.json'>{text}</a>"
     elif cell.records:
-        text = f"<span title='mean of the records {' '.join(cell.records)}'>{text}</span>"
+        text = f"<span title='mean of the records {escape(' '.join(cell.records))}'>{text}</span>"
     text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>", "": text}[cell.rank]
     return f"<th>{text}</th>" if column < table.naming else f"<td>{text}</td>"
 

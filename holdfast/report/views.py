@@ -33,13 +33,17 @@ def main(section: Section, name: str) -> Table:
     values = {
         metric: {label: _known(section, runs, metric) for label, runs in labels.items()} for metric in METRICS
     }
+    most = {metric: max(map(len, found.values()), default=0) for metric, found in values.items()}
     ranks = {
         metric: dict(
             zip(
                 labels,
                 ranked(
                     [
-                        None if not found or label.startswith(UPPER) else sum(found) / len(found)
+                        # Means over fewer runs than others have are not compared with theirs.
+                        None
+                        if not found or label.startswith(UPPER) or len(found) < most[metric]
+                        else sum(found) / len(found)
                         for label, found in by_label.items()
                     ],
                     high=METRICS[metric] == "↑",
@@ -56,9 +60,10 @@ def main(section: Section, name: str) -> Table:
         records = tuple(run.digest for run in made)
         row = [Cell(label), Cell(f"{len(made)}/{len(runs)}")]
         for metric in METRICS:
-            row.append(Cell(_mean_std(values[metric][label]), ranks[metric][label], records))
+            beside = _beside(section, made) if metric == "FWT" else ()
+            row.append(Cell(_mean_std(values[metric][label]), ranks[metric][label], (*records, *beside)))
         if several:
-            row.append(Cell(_interval(values["Ov"][label])))
+            row.append(Cell(_interval(list(_by_place(section, runs).values())), records=records))
         if theirs:
             row += [Cell(text or "-") for text in theirs.get(runs[0].method, (None,) * 4)]
         rows.append(row)
@@ -85,20 +90,27 @@ def by_order(section: Section, name: str) -> Table:
 def compared(section: Section, name: str) -> Table:
     """Every method against the one with the highest mean Ov, over the same orders and seeds."""
     ours = {
-        label: {run.where: value for run in runs if (value := section.metric(run, "Ov")) is not None}
+        label: _by_place(section, runs)
         for label, runs in section.by_label().items()
         if not label.startswith(UPPER)
     }
     ours = {label: found for label, found in ours.items() if len(found) > 1}
     title = f"{section.title}: is the best one better?"
-    columns = ["method", "minus", "paired runs", "difference in Ov", "95 % interval", "p (Holm)"]
+    columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval", "p (Holm)"]
     note = (
-        "Paired t-test over runs of the same order and seed, corrected for the number of comparisons (Holm). "
-        "Runs are few: a large p says that they cannot tell, not that the methods are alike."
+        "Paired t-test over orders (each the mean over its seeds; over seeds if there is one order), corrected for "
+        "the number of comparisons (Holm). Pairs are few: a large p says that they cannot tell, not that the "
+        "methods are alike."
     )
     if len(ours) < 2:
         return Table(f"{name}-compared", title, columns)
-    best = max(ours, key=lambda label: sum(ours[label].values()) / len(ours[label]))
+    everywhere = set.intersection(*(set(found) for found in ours.values())) or set()
+    whole = {label: [found[at] for at in everywhere] for label, found in ours.items()}
+    best = (
+        max(ours, key=lambda label: sum(whole[label]))
+        if everywhere
+        else max(ours, key=lambda label: len(ours[label]))
+    )
     pairs = []
     for label, found in ours.items():
         common = sorted(found.keys() & ours[best].keys())
@@ -131,7 +143,8 @@ def chosen(section: Section, name: str) -> Table:
     rows = []
     for run in runs:
         assert run.record is not None
-        cells = [Cell(f"{one['task']}: {choice_words(one)}") for one in run.record["chosen"]]
+        own = (run.digest,)
+        cells = [Cell(f"{one['task']}: {choice_words(one)}", "", own) for one in run.record["chosen"]]
         trainings = sum(len(lesson["trials"]) for lesson in run.record["trials"])
         where = f"{run.where[0]}, {run.where[1]}"
         rows.append([Cell(run.label), Cell(where), Cell(str(trainings), records=(run.digest,)), *cells])
@@ -152,7 +165,7 @@ def thresholds(section: Section, name: str) -> Table:
         }
         for place, run in enumerate(block):
             cells = [_metric(section, run, metric, ranks[metric][place]) for metric in METRICS]
-            theirs = published.THRESHOLDS.get((thr, run.method), ("-",) * 5)
+            theirs = published.THRESHOLDS.get((thr, run.method) if _papers(run) else (0, ""), ("-",) * 5)
             rows.append(
                 [Cell(f"{100 * thr:g}"), Cell(run.method), Cell(_lams(run)), *cells, *map(Cell, theirs)]
             )
@@ -176,9 +189,10 @@ def tau(section: Section, name: str) -> Table:
         for place, run in enumerate(own):
             one = run.record["chosen"][tasks - 1] if run.record else {}
             found = [Cell(percent(values[m][place]), ranks[m][place], _records(run)) for m in shown]
-            theirs = published.TAU.get((tasks, _fraction(run)), ("-",) * 5)
+            theirs = published.TAU.get((tasks, _fraction(run)) if _papers(run) else (0, 0), ("-",) * 5)
             knobs = [Cell(_short(one.get(key))) for key in ("lam", "down", "up")]
-            rows.append([Cell(str(tasks)), Cell(f"{_fraction(run):.2f}"), *knobs, *found, *map(Cell, theirs)])
+            at = f"{_fraction(run):.2f}{_method_at(run).removeprefix('la')}"
+            rows.append([Cell(str(tasks)), Cell(at), *knobs, *found, *map(Cell, theirs)])
     columns = ["tasks", "τ / mean ρ", "λ", "λ_down", "m", *_heads(shown)]
     columns += [f"paper {what}" for what in ("λ_down", "λ_up", "Ov", "CF", "FWT")]
     note = "m says where λ_up lies between 1/τ (0) and λ_max/λ (1)."
@@ -254,6 +268,22 @@ def _sorted(section: Section) -> list[Run]:
     return [run for runs in section.by_label().values() for run in runs]
 
 
+def _beside(section: Section, runs: Sequence[Run]) -> tuple[str, ...]:
+    """The records that forward transfer is measured against."""
+    found = [section.naive(run) for run in runs]
+    return tuple(naive.digest for naive in found if naive is not None and naive not in runs)
+
+
+def _by_place(section: Section, runs: Sequence[Run]) -> dict[str, float]:
+    """Ov of each order, or of each seed if there is one order: seeds of an order hang together."""
+    found = {run.where: value for run in runs if (value := section.metric(run, "Ov")) is not None}
+    orders = {order for order, _ in found}
+    if len(orders) < 2:
+        return {f"seed {seed}": value for (_, seed), value in found.items()}
+    of = {order: [value for (own, _), value in found.items() if own == order] for order in orders}
+    return {f"order {order}": sum(values) / len(values) for order, values in of.items()}
+
+
 def _known(section: Section, runs: Sequence[Run], metric: str) -> list[float]:
     return [value for run in runs if (value := section.metric(run, metric)) is not None]
 
@@ -298,6 +328,17 @@ def _heads(shown: dict[str, str]) -> list[str]:
 def _lams(run: Run) -> str:
     found = run.record["chosen"][1:] if run.record else []
     return ", ".join(_short(one.get("lam")) for one in found) or "-"
+
+
+def _papers(run: Run) -> bool:
+    """Whether the paper has numbers for it: its ablations are of the second order of hwu64."""
+    return run.spec["stream"] == "hwu64" and run.where[0] == "2"
+
+
+def _method_at(run: Run) -> str:
+    """The method, and where it was run if that is not the paper's place."""
+    order, seed = run.where
+    return run.method if _papers(run) and seed == 0 else f"{run.method}, order {order}, seed {seed}"
 
 
 def _usual_share(run: Run) -> float:

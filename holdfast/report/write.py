@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,9 @@ def write_report(directory: Path) -> Written:
         (section, tables_of(section, f"{number:02d}")) for number, section in enumerate(found, start=1)
     ]
     lines: list[str] = []
-    shutil.rmtree(directory / "tables", ignore_errors=True)
+    for old in (directory / "tables").glob("[0-9][0-9]-*.*"):
+        if old.suffix in (".csv", ".tex"):
+            old.unlink()
     for section, tables in sections:
         lines += [f"### {section.title}", ""]
         if section.missing:

@@ -224,6 +224,7 @@ def test_seats_are_cores_of_their_own_where_there_are_enough() -> None:
     assert seats([4, 7], 2, 1) == [(4,), (7,)]
     assert seats([0, 1], 3, 1) == [(), (), ()]
     assert seats([0, 1], 1, 4) == [()]
+    assert seats([0, 1], 1, 1) == [()], "a single job must not keep another bench from the other core"
 
 
 def test_as_many_at_once_as_fit() -> None:
@@ -257,8 +258,17 @@ def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     job = Job({"threads": 1, "method": "seq"}, str(tmp_path))
     last = list(Local(1).run([job, job]))
-    assert [(report.number, report.event["kind"]) for report in last] == [(0, "failed"), (1, "failed")]
-    assert "no-python" in last[0].event["why"]
+    ends = [(report.number, report.event) for report in last if report.event["kind"] == "failed"]
+    assert [number for number, _ in ends] == [0, 1]
+    assert "no-python" in ends[0][1]["why"]
+
+
+def test_a_run_that_cannot_start_does_not_stop_the_board(
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    failures = bench(suite_of(files, one_layer, "seq"), tmp_path / "out", Local(1), Quiet)
+    assert len(failures) == 2
 
 
 # ---- what is shown --------------------------------------------------------------------------------------

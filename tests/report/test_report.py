@@ -99,6 +99,10 @@ def test_the_main_table_by_hand(folder: Path) -> None:
     assert main["la"][4] == "-7.50 (10.6)"
     assert main["la"][5:] == ["34.20 (7.4)", "67.44 (8.8)", "7.88 (11.1)", "11.37 (9.2)"]
     ranks = {row[0].text: row[2].rank for row in tables[0].rows}
+    assert ranks == {"seq": "", "la": "", "mtl": ""}, "means over two and over three orders are not compared"
+    put(folder, spec("seq", 3), matrix(0.0, 0.0, 0.9))
+    [(_, tables)] = write_report(folder).sections
+    ranks = {row[0].text: row[2].rank for row in tables[0].rows}
     assert ranks == {"seq": "second", "la": "best", "mtl": ""}, "mtl is a bound, not a competitor"
     assert section.title == "hwu64, preset full"
 
@@ -145,9 +149,67 @@ def test_foreign_and_broken_files_are_left_out_with_a_line(folder: Path) -> None
     (folder / "odd.suite.json").write_text('{"suite": "odd", "about": "", "view": "main", "runs": [{}]}')
     written = write_report(folder)
     assert [len(section.made) for section, _ in written.sections] == before
-    assert len(written.complaints) == 4
+    assert len(written.complaints) == 4, written.complaints
     assert all("left out" in line and "\n" not in line for line in written.complaints)
     assert any("broken.json left out: not readable JSON" in line for line in written.complaints)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scores": None},
+        {"scores": {"test": []}},
+        {"scores": {"test": [[0.9, None], [0.5, None]]}},
+        {"chosen": None},
+        {"tasks": ["a"]},
+        {"spec": {"method": "seq"}},
+        {"spec": None},
+    ],
+    ids=repr,
+)
+def test_a_record_that_is_not_whole_is_left_out(folder: Path, change: dict[str, Any]) -> None:
+    good = sum(len(section.made) for section, _ in write_report(folder).sections)
+    record = record_of(spec("ewc"), matrix(0.1, 0.2, 0.3)) | change
+    (folder / "half.json").write_text(json.dumps(record))
+    written = write_report(folder)
+    assert ["half.json left out: not a record" in line for line in written.complaints] == [True]
+    assert sum(len(section.made) for section, _ in written.sections) == good
+
+
+def test_a_copy_is_not_counted_twice(folder: Path) -> None:
+    digest = spec("la").digest()
+    (folder / "zcopy.json").write_text((folder / f"{digest}.json").read_text())
+    written = write_report(folder)
+    assert any("zcopy.json left out: the same run as" in line for line in written.complaints)
+    [(_, tables)] = written.sections
+    assert rows_of(tables[0])["la"][0] == "3/3"
+
+
+def test_what_is_set_is_not_what_is_searched(folder: Path) -> None:
+    """`lam = 0` is an ablation, even if 0 is the field's default: no row mixes it with the method."""
+    put(folder, spec("la", 1, 0, "lam=0"), matrix(0.0, 0.0, 0.9))
+    [(_, tables)] = write_report(folder).sections
+    assert {"la", "la (lam 0.0)"} <= rows_of(tables[0]).keys()
+
+
+def test_seeds_of_an_order_are_not_independent(tmp_path: Path) -> None:
+    """Twelve runs of three orders are three pairs, not twelve."""
+    for order in (1, 2, 3):
+        for seed in range(4):
+            put(tmp_path, spec("seq", order, seed), matrix(0.1 * order, 0.3, 0.9))
+            put(tmp_path, spec("la", order, seed), matrix(0.15 * order, 0.3 + 0.01 * seed, 0.9))
+    [(_, tables)] = write_report(tmp_path).sections
+    [row] = next(table for table in tables if table.name.endswith("compared")).rows
+    assert [cell.text for cell in row[:3]] == ["la", "seq", "3"]
+
+
+def test_other_tables_of_the_folder_stay(folder: Path) -> None:
+    (folder / "tables").mkdir()
+    (folder / "tables" / "mine.tex").write_text("mine")
+    (folder / "tables" / "99-old.tex").write_text("from an earlier report")
+    write_report(folder)
+    assert (folder / "tables" / "mine.tex").read_text() == "mine"
+    assert not (folder / "tables" / "99-old.tex").exists()
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
@@ -271,12 +333,7 @@ def test_five_hundred_records_take_seconds_and_megabytes(tmp_path: Path) -> None
                     }
                     for i in range(72)
                 }
-                put(
-                    tmp_path,
-                    spec(method, order, seed),
-                    matrix(*ends),
-                    chosen={"spread": spread} if method == "la" else {},
-                )
+                put(tmp_path, spec(method, order, seed), matrix(*ends), chosen={"spread": spread})
     assert len(list(tmp_path.glob("*.json"))) == 510
     began = time.monotonic()
     page = write_report(tmp_path).page
