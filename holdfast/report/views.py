@@ -106,11 +106,7 @@ def compared(section: Section, name: str) -> Table:
         return Table(f"{name}-compared", title, columns)
     everywhere = set.intersection(*(set(found) for found in ours.values())) or set()
     whole = {label: [found[at] for at in everywhere] for label, found in ours.items()}
-    best = (
-        max(ours, key=lambda label: sum(whole[label]))
-        if everywhere
-        else max(ours, key=lambda label: len(ours[label]))
-    )
+    best = max(ours, key=lambda label: (sum(whole[label]), len(ours[label])))
     pairs = []
     for label, found in ours.items():
         common = sorted(found.keys() & ours[best].keys())
