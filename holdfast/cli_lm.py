@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -143,17 +144,19 @@ def evaluate(
     place = _data_dir(data_dir)
     with counted(console, "testing", "items") as told:
         if task == "gsm8k":
-            examples = tasks.gsm8k(place, "shots")[: 5 if shots is None else shots]
+            examples = _first(tasks.gsm8k(place, "shots"), 5 if shots is None else shots)
             items = tasks.gsm8k(place, part)[:count]  # type: ignore[arg-type]
             result = judge.gsm8k_exact(network, tokenizer, items, examples, told)
         elif task == "mbpp":
-            solved = tasks.programs(place, "shots")[1:4][: 3 if shots is None else shots]
+            known = tasks.programs(place, "shots")
+            solved = _first([*known[1:], known[0]], 3 if shots is None else shots)  # tasks 2 to 4, as lm-eval
             programs = tasks.programs(place, part)[:count]  # type: ignore[arg-type]
             result = judge.mbpp_pass(network, tokenizer, programs, solved, told)
         else:
             sequences = _sequences(data, part, tokenizer, max_tokens, data_dir).first(count)
             found = judge.output_loss(network, sequences, tokenizer.pad_token_id, told=told)
-            result = {"loss": found.loss, "token accuracy": found.accuracy, "tokens": found.tokens}
+            result = {"loss": found.loss, "perplexity": math.exp(found.loss)}
+            result |= {"token accuracy": found.accuracy, "tokens": found.tokens}
     for name, value in result.items():
         console.print(
             f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}", highlight=False
@@ -183,10 +186,10 @@ def study(
     _, tokenizer = _load(model, "float32")
 
     def ability(name: str) -> Ability:
-        parts = [
-            _sequences(name, part, tokenizer, max_tokens, data_dir) for part in ("train", "valid", "test")
-        ]
-        return Ability(name, *parts)
+        parts = ("train", "valid", "test")
+        return Ability(
+            name, *(_sequences(name, part, tokenizer, max_tokens, data_dir, split=True) for part in parts)
+        )
 
     from holdfast.models.sources import load_lm
 
@@ -210,6 +213,12 @@ def study(
             console.print(f"report: {write_study(out)}", soft_wrap=True, highlight=False)
 
 
+def _first(items: list[Any], count: int) -> list[Any]:
+    if count > len(items):
+        raise HoldfastError(f"--shots {count}: there are {len(items)} solved examples")
+    return items[:count]
+
+
 def _load(model: str, dtype: str) -> tuple[Any, Any]:
     import torch
 
@@ -227,7 +236,9 @@ def _data_dir(given: Path | None) -> Path:
     return given or Path(os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")
 
 
-def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None) -> Any:
+def _sequences(
+    data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None, *, split: bool = False
+) -> Any:
     """Encoded pairs of an ability by name, or of a file; what had to be cut is said."""
     from holdfast.lm import embedded, tasks
     from holdfast.lm.text import encode, read_pairs
@@ -240,6 +251,8 @@ def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: 
         pairs = getattr(tasks, data)(_data_dir(data_dir), part)
     elif Path(data).exists():
         pairs = read_pairs(Path(data))
+        if split:
+            pairs = embedded.part_of(tuple(pairs), part)
     else:
         raise HoldfastError(f"{unknown(data, list(ABILITIES), 'data')}; or give the path of a JSONL file")
     found = encode(pairs, tokenizer, max_tokens)

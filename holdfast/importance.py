@@ -97,6 +97,10 @@ class SequenceSums:
         weights = trainable(model)
         device = next(iter(weights.values())).device
         ids, labels = sequence["input_ids"].to(device), sequence["labels"].to(device)
+        if ids.dim() == 2:  # a batch: row by row
+            for row in range(len(ids)):
+                self.add(model, {name: value[row] for name, value in sequence.items()})
+            return
         if "attention_mask" in sequence:
             kept = sequence["attention_mask"].to(device).bool()
             ids, labels = ids[kept], labels[kept]

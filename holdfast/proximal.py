@@ -32,7 +32,7 @@ def step_sizes(
 ) -> Tensor | float:
     """r: Adam's own step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr."""
     state = optimizer.state.get(weight, {})
-    if not adam or "exp_avg_sq" not in state:
+    if not adam or "exp_avg_sq" not in state or "betas" not in group:
         return float(group["lr"])
     correction = 1 - group["betas"][1] ** float(state["step"])
     denominator: Tensor = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])

@@ -52,7 +52,8 @@ class Importance:
                 f"this importance is of {self.card.model}, which has another {first} than this model; "
                 "measure it anew"
             )
-        if self.card.fingerprint and fingerprint(weights) != self.card.fingerprint:
+        own = {name: weights[name] for name in self.values}
+        if self.card.fingerprint and fingerprint(own) != self.card.fingerprint:
             raise HoldfastError(
                 f"this importance was measured on other weights of {self.card.model}; "
                 "start from those, or measure it anew"
@@ -98,7 +99,15 @@ def measure(
     weights = trainable(model)
     mark = fingerprint(weights)
     sums = SequenceSums(model, kind, squared=squared)
+    every = sequences if isinstance(sequences, Sequences) else None
     own = {"fingerprint": mark, "data": data, "kind": kind, "squared": squared, "total": len(sequences)}
+    own["tokens"] = (
+        every.digest()
+        if every is not None
+        else fingerprint(
+            {f"{i}/{name}": value for i, row in enumerate(sequences) for name, value in row.items()}
+        )
+    )
     done = 0
     if directory is not None and (directory / PARTIAL).exists():
         tensors, noted = read_tensors(directory / PARTIAL, next(iter(weights.values())).device)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import torch
+import torch.nn.utils.clip_grad  # noqa: F401
 from torch import Tensor
 
-_original = torch.nn.utils.clip_grad_norm_
+_module: Any = sys.modules["torch.nn.utils.clip_grad"]
+_original = _module._clip_grads_with_norm_
 
 
 class Clipping:
-    """While it watches, remembers the factor that the latest call of `clip_grad_norm_` has applied.
+    """While it watches, remembers the factor that gradients were last clipped by.
 
-    Trainer, Accelerate and hand-written loops all come through this function of torch; none of them tells
-    its callbacks what it did.
+    `clip_grad_norm_`, by whatever name it was imported, ends in one function of torch; Trainer, Accelerate
+    and most loops come through it, and none of them tells its callbacks what it did. FSDP1 clips by itself.
     """
 
     def __init__(self, params: Iterable[Tensor]) -> None:
@@ -32,25 +34,24 @@ class Clipping:
     def start(self) -> None:
         """Watch."""
         _watching.add(self)
-        torch.nn.utils.clip_grad_norm_ = _watched
+        _module._clip_grads_with_norm_ = _watched
 
     def stop(self) -> None:
         """Watch no longer; the last one leaves torch as it was."""
         _watching.discard(self)
-        if not _watching and torch.nn.utils.clip_grad_norm_ is _watched:
-            torch.nn.utils.clip_grad_norm_ = _original
+        if not _watching and _module._clip_grads_with_norm_ is _watched:
+            _module._clip_grads_with_norm_ = _original
 
 
 _watching: weakref.WeakSet[Clipping] = weakref.WeakSet()
 
 
-def _watched(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Tensor:
+def _watched(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, **kwargs: Any) -> None:
     """Clip as torch does, and tell those whose weights it was."""
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    norm: Tensor = _original(listed, max_norm, *args, **kwargs)
-    total = float(norm)
+    _original(listed, max_norm, total_norm, *args, **kwargs)
+    total = float(total_norm)
     factor = min(1.0, float(max_norm) / (total + 1e-6)) if math.isfinite(total) else 1.0  # as torch has it
     for one in _watching:
         if any(id(parameter) in one.own for parameter in listed):
             one.factor = factor
-    return norm

@@ -103,5 +103,5 @@ def mbpp_pass(
 
 def passes(item: Program, code: str) -> bool:
     """Whether a program passes the tests of a task."""
-    whole = "\n".join([item.setup, code, *item.tests])
+    whole = "\n".join(["from __future__ import annotations", item.setup, code, *item.tests])
     return sandbox.run(whole).outcome == "passed"

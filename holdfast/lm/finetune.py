@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.errors import HoldfastError
+from holdfast.files import read_json, write_json
 from holdfast.lm.protect import Protect
 from holdfast.lm.text import Sequences, collate
 from holdfast.losses import IGNORED
+
+SETTINGS = "finetune.json"
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,10 @@ class Recipe:
     seed: int = 0
     save_every: int | None = None
     """Steps between checkpoints; none are written if not given."""
+
+
+class Collapsed(HoldfastError):
+    """The loss is not a number any more."""
 
 
 class Examples(Dataset[dict[str, Tensor]]):
@@ -53,6 +60,15 @@ class Examples(Dataset[dict[str, Tensor]]):
         return row
 
 
+class Enough(TrainerCallback):
+    """A training that had come to its end before goes no further."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Before the first step."""
+        if state.global_step >= state.max_steps:
+            control.should_training_stop = True
+
+
 class Tuner(Trainer):
     """The Trainer, with weighted samples where they are asked for, and no training on after a NaN."""
 
@@ -62,7 +78,7 @@ class Tuner(Trainer):
             return super().compute_loss(model, inputs, *args, **kwargs)
         inputs = dict(inputs)
         weights, labels = inputs.pop("weight"), inputs.pop("labels")
-        loss = (weights * sequence_losses(model(**inputs).logits, labels)).sum() / weights.sum()
+        loss = (weights * sequence_losses(model(**inputs).logits, labels)).mean()
         return (loss, None) if kwargs.get("return_outputs") else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -71,7 +87,7 @@ class Tuner(Trainer):
         if not math.isfinite(float(loss)):
             saved = last_checkpoint(Path(self.args.output_dir or "."))
             kept = f"; the last checkpoint is {saved}" if saved else ""
-            raise HoldfastError(
+            raise Collapsed(
                 f"the loss is not a number at step {self.state.global_step + 1}: lower the rate{kept}"
             )
         return loss
@@ -116,16 +132,35 @@ def finetune(
         arguments,
         data_collator=partial(collate, pad=pad),
         train_dataset=Examples(train, weights),
-        callbacks=[*callbacks, *([protect] if protect else [])],
+        callbacks=[Enough(), *callbacks, *([protect] if protect else [])],
     )
     trainer.remove_callback(_printer())
     last = last_checkpoint(out) if recipe.save_every else None
+    if last is not None:
+        _same_settings(out, recipe, train, protect)
+    elif recipe.save_every:
+        write_json(out / SETTINGS, _settings(recipe, train, protect))
     try:
         done = trainer.train(resume_from_checkpoint=last)
     finally:
         if protect is not None:
             protect.detach()
     return float(done.training_loss)
+
+
+def _settings(recipe: Recipe, train: Sequences, protect: Protect | None) -> dict[str, Any]:
+    """What a training that goes on must have in common with the one that began."""
+    held = None if protect is None else protect.settings()
+    return {"recipe": asdict(recipe), "data": train.digest(), "protect": held}
+
+
+def _same_settings(out: Path, recipe: Recipe, train: Sequences, protect: Protect | None) -> None:
+    path, own = out / SETTINGS, _settings(recipe, train, protect)
+    if path.exists() and (begun := read_json(path)) != own:
+        other = next(name for name in own if begun.get(name) != own[name])
+        raise HoldfastError(
+            f"{out} holds a training with another {other}; choose another folder, or delete it"
+        )
 
 
 class Told(TrainerCallback):

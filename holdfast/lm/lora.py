@@ -7,8 +7,11 @@ weight by weight and exactly. A has no effect as long as B is 0 and is left free
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
+from holdfast.errors import HoldfastError
 from holdfast.lm.artefact import Importance
 from holdfast.params import Params, precise, trainable
 
@@ -24,19 +27,25 @@ def on_adapters(model: nn.Module, importance: Importance) -> Params:
     weights = trainable(model)
     adapters = [name for name in weights if LORA in name]
     if not adapters or any(name in importance.values for name in weights):
-        importance.check({name: weight.detach() for name, weight in weights.items()})
+        # What is frozen is not held, but it must be what was measured all the same.
+        importance.check({name: weight.detach() for name, weight in model.named_parameters()})
         return importance.values
+    importance.check(_base_weights(model, importance))
     found: Params = {}
     for name in adapters:
         place, _, rest = name.partition(f".{LORA}")
-        module = model.get_submodule(place)
+        module: Any = model.get_submodule(place)
         adapter = rest.partition(".")[0]
         base = importance.values.get(_plain(place) + ".weight")
         if base is not None:
-            down = precise(module.lora_A[adapter].weight.detach()).abs()  # type: ignore[index, union-attr]
-            scale = float(module.scaling[adapter])  # type: ignore[index]
-            found[name] = scale * precise(base).to(down.device) @ down.T
-    importance.check(_base_weights(model, importance))
+            down = precise(module.lora_A[adapter].weight.detach()).abs()
+            matrix = precise(base).to(down.device)
+            matrix = matrix.T if getattr(module, "fan_in_fan_out", False) else matrix  # GPT-2 keeps it so
+            found[name] = float(module.scaling[adapter]) * matrix @ down.T
+    if free := [name for name in weights if name not in found and "lora_A." not in name]:
+        raise HoldfastError(
+            f"{free[0]} would be trained without protection: no importance can be made for it"
+        )
     return found
 
 

@@ -24,13 +24,13 @@ from transformers import TrainerCallback
 from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
-from holdfast.importance import sequence_mas
-from holdfast.lm.artefact import Importance
+from holdfast.importance import SequenceSums
+from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import on_adapters
 from holdfast.params import Params, precise, restore, snapshot, trainable
 from holdfast.proximal import STRONGEST, pulled, step_sizes
-from holdfast.store import read_tensors, write_tensors
+from holdfast.store import read_meta, read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
@@ -78,6 +78,7 @@ class Protect(TrainerCallback):
         self.weights = {name: self._kept(scaled[name]) for name in weights if name in scaled}
         if not self.weights:
             raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
+        self.names = {weight: name for name, weight in weights.items()}
         self.clipping = Clipping(weights.values())
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
@@ -87,6 +88,12 @@ class Protect(TrainerCallback):
         """Where and how finely anchor and importance are kept."""
         return value.to(device=self._device or value.device, dtype=self._dtype or value.dtype)
 
+    def settings(self) -> dict[str, Any]:
+        """What a training that goes on must have in common with the one that began."""
+        how = {"mode": self.mode, "step": self.step, "budget": self.budget, "budget_rate": self.budget_rate}
+        strength = None if self.budget is not None else self.lam
+        return how | {"lam": strength, "importance": fingerprint(self.weights)}
+
     # ---- in a loop of one's own ---------------------------------------------------------------------------
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> Protect:
@@ -94,17 +101,29 @@ class Protect(TrainerCallback):
         self.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         decayed = [group for group in inner.param_groups if group.get("weight_decay")]
-        if decayed and self.lam:
+        if decayed and (self.lam or self.budget is not None):
             raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
+        own = [weight for group in inner.param_groups for weight in group["params"]]
+        if not any(self.names.get(weight) in self.weights for weight in own):
+            raise HoldfastError(
+                "the optimiser has other weights than those protected; make Protect of the model as it is "
+                "trained, after PEFT has wrapped it"
+            )
         if self.mode == "loss":
             if self.lam:
                 self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
             return self
         if self.lam or self.budget is not None:
-            self.names = {weight: name for name, weight in trainable(model).items()}
+            self._follow(own[0].device)
             self.clipping.start()
             self._handles.append(inner.register_step_post_hook(self._pull))
         return self
+
+    def _follow(self, device: torch.device) -> None:
+        """Go where the weights have gone since, unless a place was given: copying at each step costs more."""
+        if self._device is None:
+            for kept in (self.anchor, self.weights):
+                kept.update({name: value.to(device) for name, value in kept.items()})
 
     def detach(self) -> None:
         """Leave model and optimiser as they were."""
@@ -136,14 +155,19 @@ class Protect(TrainerCallback):
 
     def _add_penalty(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
         """The paper's form: a term of the loss, whatever that does to Adam's moments and to clipping."""
-        if not model.training or getattr(output, "loss", None) is None:
+        if not model.training:
             return output
+        if getattr(output, "loss", None) is None:
+            raise HoldfastError(
+                "mode='loss' needs the model to compute its own loss from labels; here the trainer does: "
+                "use the proximal form"
+            )
         terms = [
             (
                 self.weights[name].to(weight.device)
                 * (precise(weight) - self.anchor[name].to(weight.device)).square()
             ).sum()
-            for name, weight in trainable(model).items()
+            for weight, name in self.names.items()
             if name in self.weights
         ]
         # A loss that is divided by all items of a step is not divided by its micro-batches any more.
@@ -165,10 +189,10 @@ class Protect(TrainerCallback):
         """Keep the anchor beside the checkpoints, once, and the strength in each."""
         if not state.is_world_process_zero:
             return
-        out = Path(args.output_dir)
-        if not (out / ANCHOR).exists():
-            write_tensors(out / ANCHOR, {"anchor": self.anchor}, None)
-        write_json(out / f"checkpoint-{state.global_step}" / NOTE, {"lam": self.lam})
+        out, mark = Path(args.output_dir), fingerprint(self.anchor)
+        if not (out / ANCHOR).exists() or read_meta(out / ANCHOR) != mark:
+            write_tensors(out / ANCHOR, {"anchor": self.anchor}, mark)
+        write_json(out / f"checkpoint-{state.global_step}" / NOTE, {"lam": self.lam, "anchor": mark})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach."""
@@ -177,10 +201,17 @@ class Protect(TrainerCallback):
     def _resume(self, out: Path, step: int) -> None:
         """A resumed Trainer loads weights before it begins: what they are now is no anchor."""
         note = out / f"checkpoint-{step}" / NOTE
-        if step and note.exists():
-            self.lam = float(read_json(note)["lam"])
-            found = read_tensors(out / ANCHOR)[0]["anchor"]
-            self.anchor = {name: self._kept(value) for name, value in found.items()}
+        if not step:
+            return
+        if not note.exists():
+            raise HoldfastError(f"{note.parent} was not trained with protection: start anew, or without it")
+        noted = read_json(note)
+        if self.budget is not None:
+            self.lam = float(noted["lam"])
+        tensors, mark = read_tensors(out / ANCHOR)
+        if mark != noted["anchor"]:
+            raise HoldfastError(f"{out / ANCHOR} is not the anchor of {note.parent}; start anew")
+        self.anchor = {name: self._kept(value) for name, value in tensors["anchor"].items()}
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
 
@@ -210,7 +241,10 @@ class Protect(TrainerCallback):
         importance.check(snapshot(model))
         start = snapshot(model)
         train()
-        ahead = sequence_mas(model, data, squared=importance.card.squared)
+        sums = SequenceSums(model, importance.card.kind, squared=importance.card.squared)
+        for sequence in data:
+            sums.add(model, sequence)
+        ahead = sums.mean()
         restore(model, start)
         weights = relatively(
             importance.values, ahead, lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,

@@ -9,11 +9,14 @@ the pid namespace takes every process it has started with it. As root, without n
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +29,7 @@ Outcome = Literal["passed", "failed", "timed out"]
 NOBODY = 65534
 PYTHON = ".python"
 MEGABYTE = 2**20
+LOUD = MEGABYTE  # bytes of output from which a program has said too much
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,8 @@ class Result:
 
 
 CHILD = r"""
-import os, resource, sys
-seconds, memory, processes, size, user = map(int, sys.argv[1:6])
+import resource, sys
+seconds, memory, processes, size = map(int, sys.argv[1:5])
 def limit(what, most):
     hard = resource.getrlimit(what)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
@@ -58,14 +62,10 @@ limit(resource.RLIMIT_AS, memory)
 limit(resource.RLIMIT_FSIZE, size)
 limit(resource.RLIMIT_CORE, 0)
 limit(resource.RLIMIT_NOFILE, 64)
-if user >= 0:
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    os.setresuid(user, user, user)
 limit(resource.RLIMIT_NPROC, processes)
 code = sys.stdin.read()
 sys.stdin.close()
-exec(compile(code, "<program>", "exec"), {"__name__": "__main__"})
+exec(compile(code, "<program>", "exec"), {"__name__": "program"})
 """
 
 
@@ -79,14 +79,21 @@ def run(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
         raise HoldfastError(
             "programs are not run as root without namespaces; run as another user, or where unshare works"
         )
-    user = NOBODY if os.geteuid() == 0 else -1
-    numbers = [int(limits.seconds + 1), limits.memory, limits.processes, limits.file, user]
+    numbers = [int(limits.seconds + 1), limits.memory, limits.processes, limits.file]
     # The interpreter may live where that user cannot look: it is mounted into the program's directory.
     home = place / PYTHON if isolated else Path(sys.base_prefix)
     python = home / Path(os.path.realpath(sys.executable)).relative_to(os.path.realpath(sys.base_prefix))
     child = [str(python), "-I", "-B", "-S", "-c", CHILD, *map(str, numbers)]
     command = [*isolated, *_mounts(place), *child] if isolated else child
-    environment = {"HOME": str(place), "TMPDIR": str(place), "PATH": os.defpath, "LANG": "C.UTF-8"}
+    # Root becomes nobody; anybody else is root of a namespace of their own, without any of root's rights.
+    become = f"--reuid={NOBODY} --regid={NOBODY} --clear-groups" if os.geteuid() == 0 else ""
+    environment = {
+        "SANDBOX_USER": become,
+        "HOME": str(place),
+        "TMPDIR": str(place),
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+    }
     process = subprocess.Popen(
         command,
         cwd=place,
@@ -96,15 +103,47 @@ def run(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    # Only a program that comes to its own last line has passed: one that exits before has not.
+    token = uuid.uuid4().hex
+    whole = f"{code}\nimport sys as _sys\n_sys.stdout.write('\\n{token}')\n"
     try:
-        said, _ = process.communicate(code.encode(), timeout=limits.seconds)
-    except subprocess.TimeoutExpired:
-        return Result("timed out")
+        said = _listen(process, whole.encode(), limits.seconds)
     finally:
         _end(process)
         shutil.rmtree(place, ignore_errors=True)
-    last = said[-2000:].decode(errors="replace").strip().rpartition("\n")[2]
-    return Result("passed" if process.returncode == 0 else "failed", last)
+    if said is None:
+        return Result("timed out")
+    text = said[-2000:].decode(errors="replace").strip()
+    done = process.returncode == 0 and text.endswith(token)
+    last = text.removesuffix(token).strip().rpartition("\n")[2]
+    return Result("passed" if done else "failed", last)
+
+
+def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> bytes | None:
+    """What a program says, as long as it is little; None if its time is up."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    until = time.monotonic() + seconds
+    with suppress(BrokenPipeError), process.stdin:
+        process.stdin.write(code)
+    said = b""
+    with selectors.DefaultSelector() as ready:
+        ready.register(process.stdout, selectors.EVENT_READ)
+        while len(said) < LOUD:
+            left = until - time.monotonic()
+            if left <= 0 or not ready.select(left):
+                return None
+            piece = os.read(process.stdout.fileno(), 65536)
+            if not piece:
+                break
+            said += piece
+    if len(said) >= LOUD:
+        return said
+    try:
+        process.wait(max(0.0, until - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return None
+    return said
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -118,29 +157,38 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _mounts(place: Path) -> list[str]:
-    """Everything read-only, but for the program's own directory; no sight of other processes."""
-    quoted = str(place)
-    script = (
-        f'mkdir "{quoted}/{PYTHON}" && mount --bind "{quoted}" "{quoted}" && '
-        f'mount --bind "{sys.base_prefix}" "{quoted}/{PYTHON}" && '
-        f'mount -o remount,bind,ro "{quoted}/{PYTHON}" && '
-        "mount -o remount,bind,ro / && mount -t proc proc /proc && "
-        "for m in /tmp /var/tmp /dev/shm /run; do "
-        f'[ "$m" = "$(dirname "{quoted}")" ] || mount -o remount,bind,ro "$m" 2>/dev/null || true; done; '
-        'cd "$1" && shift && exec "$@"'
-    )
-    return ["sh", "-c", script, "sh", quoted]
+    """Every mount read-only but for a small one of the program's own; no sight of other processes.
+
+    Whatever of it fails ends the script: nothing runs with less protection than it should have.
+    """
+    script = """
+set -e
+place="$1"; base="$2"; shift 2
+mount --make-rprivate /
+mount -t tmpfs -o size=32m,mode=1777,nosuid,nodev tmpfs "$place"
+mkdir "$place/.python"
+mount --bind "$base" "$place/.python"
+while read -r _ _ _ _ point _; do
+    [ "$point" = "$place" ] && continue
+    point=$(printf '%b' "$point")
+    mount -o remount,bind,ro "$point" 2>/dev/null || [ ! -w "$point" ] || exit 97
+done < /proc/self/mountinfo
+mount -t proc -o nosuid,nodev,noexec proc /proc
+cd "$place"
+exec setpriv $SANDBOX_USER --no-new-privs --bounding-set=-all --inh-caps=-all "$@"
+"""
+    return ["sh", "-c", script, "sh", str(place), sys.base_prefix]
 
 
 @cache
 def namespaces() -> tuple[str, ...]:
     """The command that puts a program into namespaces of its own; empty where the system has none."""
     unshare = shutil.which("unshare")
-    if unshare is None:
+    if unshare is None or shutil.which("setpriv") is None:
         return ()
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     command = (unshare, *user, "--mount", "--pid", "--net", "--ipc", "--fork", "--kill-child")
-    probe = [*command, "sh", "-c", "mount -t proc proc /proc && exit 0"]
+    probe = [*command, "sh", "-c", "mount -t proc proc /proc && setpriv --no-new-privs true"]
     try:
         done = subprocess.run(probe, capture_output=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

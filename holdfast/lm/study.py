@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ from holdfast.files import locked, read_json, write_json
 from holdfast.lm.artefact import Importance, measure
 from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
-from holdfast.lm.finetune import Recipe, finetune
+from holdfast.lm.finetune import Collapsed, Recipe, finetune
 from holdfast.lm.plan import Plan, Record, Trial
 from holdfast.lm.protect import Protect, relatively
 from holdfast.lm.text import Sequences
@@ -25,6 +26,7 @@ from holdfast.params import Params, layer_of, restore, snapshot, trainable
 from holdfast.store import read_tensors, write_tensors
 
 Told = Callable[[str], None]
+COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Study:
     ) -> None:
         self.load, self.name, self.pad = load, name, pad
         self.old, self.new, self.out, self.size, self.told = old, new, out, size, told
-        self.work = out / ".trials"
+        # What trainings share belongs to a model, two abilities and a size.
+        self.about = {"model": name, "old": old.name, "new": new.name, **asdict(size)}
+        self.about["tokens"] = [old.train.digest(), new.train.digest()]
+        self.work = out / ".trials" / _digest(self.about)
 
     def run(self, plan: Plan) -> dict[str, Any]:
         """Follow a plan to its end; what it chose."""
@@ -86,16 +91,19 @@ class Study:
         if not path.exists():
             began = time.monotonic()
             self.told(f"{trial.stage}: {words(trial)}")
-            write_json(
-                path, {"spec": spec, **self.train(trial), "seconds": round(time.monotonic() - began, 1)}
-            )
-        found: Record = read_json(path)
-        return found
+            try:
+                found = self.train(trial)
+            except Collapsed as error:  # that it did is the result
+                lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
+                found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
+                found["collapsed"] = str(error)
+            write_json(path, {"spec": spec, **found, "seconds": round(time.monotonic() - began, 1)})
+        made: Record = read_json(path)
+        return made
 
     def spec(self, trial: Trial) -> dict[str, Any]:
         """Everything that decides a record."""
-        abilities = {"old": self.old.name, "new": self.new.name}
-        return {"model": self.name, **abilities, **asdict(self.size), **trial.spec()}
+        return {**self.about, **trial.spec()}
 
     # ---- one training -------------------------------------------------------------------------------------
 
@@ -126,9 +134,10 @@ class Study:
         recipe = Recipe(
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
         )
-        weights = flow_weights(model, self.new.train, self.pad) if trial.kind == "flow" else None
+        seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch of what is seen at all
+        weights = flow_weights(model, seen, self.pad) if trial.kind == "flow" else None
         finetune(
-            model, self.new.train, self.pad, recipe, self.work / "trainer",
+            model, seen, self.pad, recipe, self.work / "trainer",
             protect=self.protection(model, trial), weights=weights,
             on_step=lambda step, steps, loss: self.told(f"  step {step}/{steps} loss {loss:.3f}"),
         )  # fmt: skip
@@ -150,10 +159,13 @@ class Study:
     def losses(self, model: nn.Module, ability: Ability) -> dict[str, Any]:
         """On validation items, by which things are chosen, and on test items, by which nothing is."""
         parts = {"valid": ability.valid, "test": ability.test}
-        return {
+        found = {
             part: asdict(output_loss(model, items.first(self.size.items), self.pad))
             for part, items in parts.items()
         }
+        for one in found.values():
+            one["loss"] = one["loss"] if math.isfinite(one["loss"]) else COLLAPSED
+        return found
 
     # ---- what several trainings share ---------------------------------------------------------------------
 
@@ -203,9 +215,12 @@ def correlation(start: Params, end: Params, importance: Params) -> dict[str, Any
     for layer, pieces in layers.items():
         moved, mattered = (torch.cat([piece[i] for piece in pieces]) for i in (0, 1))
         found[layer] = float(torch.corrcoef(torch.stack([moved, mattered]))[0, 1])
-    known = torch.tensor([value for value in found.values() if value == value])
+    known = torch.tensor([value for value in found.values() if math.isfinite(value)])
+    if not len(known):
+        return {"layers": {}, **dict.fromkeys(("min", "median", "mean", "max"))}
     summary = {"min": known.min(), "median": known.median(), "mean": known.mean(), "max": known.max()}
-    return {"layers": found, **{name: float(value) for name, value in summary.items()}}
+    shown = {layer: value if math.isfinite(value) else None for layer, value in found.items()}
+    return {"layers": shown, **{name: float(value) for name, value in summary.items()}}
 
 
 def words(trial: Trial) -> str:

@@ -24,7 +24,7 @@ def gsm8k(folder: Path, part: Part) -> list[Pair]:
     path = folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl")
     rows = [_text_fields(path, number, row, "question", "answer") for number, row in read_jsonl(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
-    parts = {"train": pairs[:-HELD_OUT], "valid": pairs[-HELD_OUT:], "shots": pairs[:8]}
+    parts = {"train": pairs[:-HELD_OUT], "valid": pairs[-HELD_OUT:], "shots": pairs[:32]}
     return parts.get(part, pairs)
 
 
@@ -36,7 +36,7 @@ def final_number(text: str, *, strict: bool = False) -> str | None:
 
 def plain_number(text: str) -> str:
     """Without thousands separators, currency and a full stop at the end."""
-    return re.sub(r"[,$]", "", text).rstrip(".")
+    return re.sub(r"[,$]", "", text).removesuffix(".")
 
 
 # ---- MBPP: short Python functions (Austin et al. 2021) ----------------------------------------------------

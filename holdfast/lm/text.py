@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise HoldfastError(f"cannot read {path}: {reason}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):  # other separators may stand in a text
         if not line.strip():
             continue
         try:
@@ -68,7 +69,12 @@ def read_pairs(path: Path) -> list[Pair]:
             raise HoldfastError(
                 f"{path}, line {number}: the field {names[1]!r} is empty; fill or delete the line"
             )
-        pairs.append(Pair(found[names[0]], found[names[1]]))
+        prompt, answer = found[names[0]], found[names[1]]
+        if names[0] == "instruction" and isinstance(found.get("input"), str) and found["input"]:
+            prompt = f"{prompt}\n{found['input']}"
+        if names[0] in ("question", "query", "instruction"):  # as GSM8K is asked for everywhere
+            prompt, answer = f"Question: {prompt}\nAnswer:", f" {answer}"
+        pairs.append(Pair(prompt, answer))
     if not pairs:
         raise HoldfastError(f"{path} holds no examples")
     return pairs
@@ -96,6 +102,10 @@ class Sequences:
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return (self[number] for number in range(len(self)))
+
+    def digest(self) -> str:
+        """A hash of the tokens."""
+        return hashlib.sha256(repr((self.ids, self.starts)).encode()).hexdigest()[:16]
 
     def first(self, count: int | None) -> Sequences:
         """The first so many of them."""

@@ -98,9 +98,9 @@ def compared(section: Section, name: str) -> Table:
     title = f"{section.title}: is the best one better?"
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval", "p (Holm)"]
     note = (
-        "Paired t-test over orders (each the mean over its seeds; over seeds if there is one order), corrected for "
-        "the number of comparisons (Holm). Pairs are few: a large p says that they cannot tell, not that the "
-        "methods are alike."
+        "Paired t-test over orders (each the mean over its seeds; over seeds if there is one order), Holm's "
+        "correction for several comparisons. Pairs are few: a large p says that they cannot tell, not that "
+        "the methods are alike."
     )
     if len(ours) < 2:
         return Table(f"{name}-compared", title, columns)

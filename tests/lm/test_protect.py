@@ -107,18 +107,19 @@ def test_it_comes_to_rest_at_the_optimum_of_loss_and_penalty(clip: float | None,
 
 def test_torch_clips_as_before_when_all_are_gone() -> None:
     gc.collect()  # what other tests have left attached
+    inner = clipping._module
     before = clipping._original
     assert before.__module__.startswith("torch.")
     model = Bowl([1.0], [1.0])
     shield = Protect(model, equal(model, [1.0]), lam=1.0)
     shield.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert torch.nn.utils.clip_grad_norm_ is not before
+    assert inner._clip_grads_with_norm_ is not before
     other = Protect(model, equal(model, [1.0]), lam=1.0)
     other.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     shield.detach()
-    assert torch.nn.utils.clip_grad_norm_ is not before
+    assert inner._clip_grads_with_norm_ is not before
     other.detach()
-    assert torch.nn.utils.clip_grad_norm_ is before
+    assert inner._clip_grads_with_norm_ is before
 
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
@@ -183,12 +184,12 @@ def test_the_stronger_the_less_it_moves() -> None:
 def test_a_budget_is_kept() -> None:
     model = llama()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
-    free = Protect(llama(), importance(llama()), lam=0.0)
     shield = Protect(model, importance(model), budget=1.0, budget_rate=0.5).attach(model, optimizer)
     steps(model, optimizer, 60)
     assert shield.lam > 0
     assert shield.spent < 3.0, "near the budget of 1"
     unbound = llama()
+    free = Protect(unbound, importance(unbound), lam=0.0)
     loose = torch.optim.AdamW(unbound.parameters(), lr=0.01, weight_decay=0.0)
     free.attach(unbound, loose)
     steps(unbound, loose, 60)
@@ -233,6 +234,8 @@ def test_the_loss_form_is_the_penalty_in_the_loss() -> None:
 def test_what_makes_no_sense_is_said() -> None:
     model = llama()
     found = importance(model)
+    with pytest.raises(HoldfastError, match="other weights than those protected"):
+        Protect(model, found, lam=1.0).attach(model, torch.optim.SGD(llama().parameters(), lr=0.1))
     for wrong, expected in (
         ({}, "give lam"),
         ({"lam": 1.0, "budget": 1.0}, "give lam"),
@@ -416,6 +419,26 @@ def test_fine_tuning_by_itself_resumes_and_refuses_a_loss_that_is_none(tmp_path:
         next(iter(broken.parameters())).fill_(float("nan"))
     with pytest.raises(HoldfastError, match=r"not a number at step 1: lower the rate"):
         finetune(broken, sequences(8), 2, Recipe(steps=2), tmp_path / "broken")
+
+
+def test_a_finished_training_is_not_trained_on(tmp_path: Path) -> None:
+    recipe = Recipe(lr=0.01, steps=4, save_every=2)
+    first, again, other = llama(), llama(), llama()
+    finetune(first, sequences(20), 2, recipe, tmp_path)
+    finetune(again, sequences(20), 2, recipe, tmp_path)
+    assert same(weights_of(first), weights_of(again))
+    for changed in (
+        {"recipe": Recipe(lr=0.02, steps=4, save_every=2)},
+        {"train": sequences(21)},
+        {"protect": Protect(other, importance(other), lam=1.0)},
+    ):
+        settings: dict[str, Any] = {"train": sequences(20), "recipe": recipe} | changed
+        with pytest.raises(
+            HoldfastError, match=f"another {'data' if 'train' in changed else next(iter(changed))}"
+        ):
+            finetune(
+                other, settings["train"], 2, settings["recipe"], tmp_path, protect=settings.get("protect")
+            )
 
 
 def test_weighted_samples_count_by_their_weight(tmp_path: Path) -> None:

@@ -31,6 +31,27 @@ def test_what_works_passes_and_what_does_not_fails() -> None:
 
 
 @runs
+def test_a_program_that_leaves_before_its_tests_has_not_passed() -> None:
+    for early in (
+        "import sys; sys.exit()",
+        "import os; os._exit(0)",
+        "if __name__ == '__main__': raise SystemExit",
+    ):
+        item = Program("add", "", ("assert add(1, 2) == 3",))
+        assert not evaluate.passes(item, f"def add(a, b):\n    return 0\n{early}")
+    typed = Program("first", "", ("assert first([1]) == 1",))
+    assert evaluate.passes(typed, "def first(x: List[int]) -> int:\n    return x[0]"), "as lm-eval runs it"
+
+
+@runs
+def test_a_program_that_says_too_much_is_stopped() -> None:
+    began = time.monotonic()
+    assert run("while True: print('x' * 10**6)", Limits(seconds=20)).outcome == "failed"
+    assert time.monotonic() - began < 10
+    assert run("for i in range(99): open(str(i), 'wb').write(bytes(2**20))", SHORT).outcome == "failed"
+
+
+@runs
 def test_an_infinite_loop_ends_in_time() -> None:
     began = time.monotonic()
     assert run("while True: pass", SHORT).outcome == "timed out"
@@ -74,10 +95,15 @@ def test_the_file_system_is_not_its_own(tmp_path: Path) -> None:
 
 @isolated
 def test_it_is_nobody_alone_and_without_a_network() -> None:
-    assert (
-        run("import os; assert os.getuid() != 0 or os.geteuid() != 0", SHORT).outcome == "passed"
-        or os.geteuid()
+    powers = (
+        "[line for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapBnd', 'NoNewPrivs'))]"
     )
+    seen = run(f"print(*{powers}, sep='')", SHORT)
+    lines = run(f"assert [int(line.split()[1], 16) for line in {powers}] == [0, 0, 1]", SHORT)
+    assert lines.outcome == "passed", (seen, lines)
+    if os.geteuid() == 0:
+        assert run("import os; assert os.getuid() == os.geteuid() == 65534", SHORT).outcome == "passed"
+    assert run("import os; os.system('mount -o remount,rw /') and 1/0", SHORT).outcome == "failed"
     seen = run("import os; print(sum(name.isdigit() for name in os.listdir('/proc')))", SHORT).said
     assert int(seen) < 4
     assert run("import socket; socket.create_connection(('127.0.0.1', 9), 1)", SHORT).outcome == "failed"

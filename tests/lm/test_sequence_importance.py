@@ -66,6 +66,9 @@ def test_padding_batches_and_order_do_not_change_it() -> None:
             batch = collate([data[i] for i in range(start, start + size)], pad=2)  # pad is end-of-text
             rows += [{name: value[i] for name, value in batch.items()} for i in range(size)]
         padded = sequence_mas(model, rows[::-1])
+        whole = [collate([data[i] for i in range(start, start + size)], pad=2) for start in range(0, 6, size)]
+        for name, value in sequence_mas(model, whole).items():
+            torch.testing.assert_close(value, plain[name], rtol=1e-5, atol=1e-6 * float(value.max()))
         for name, value in plain.items():
             torch.testing.assert_close(padded[name], value, rtol=1e-5, atol=1e-6 * float(value.max()))
 

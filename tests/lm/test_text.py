@@ -32,7 +32,24 @@ def lines(path: Path, *rows: object) -> Path:
 )
 def test_files_with_the_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
     rows = [{names[0]: "a", names[1]: "b", "type": "x"}, {names[0]: "c", names[1]: "d"}]
-    assert read_pairs(lines(tmp_path / "f.jsonl", *rows)) == [Pair("a", "b"), Pair("c", "d")]
+    asked = names[0] != "prompt"
+    expected = [Pair("Question: a\nAnswer:", " b"), Pair("Question: c\nAnswer:", " d")]
+    assert read_pairs(lines(tmp_path / "f.jsonl", *rows)) == (
+        expected if asked else [Pair("a", "b"), Pair("c", "d")]
+    )
+
+
+def test_a_text_may_hold_other_line_separators(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl"
+    path.write_text(json.dumps({"prompt": "a\u2028b\x0c", "answer": "c"}, ensure_ascii=False))
+    assert read_pairs(path) == [Pair("a\u2028b\x0c", "c")]
+
+
+def test_an_instruction_comes_with_its_input(tmp_path: Path) -> None:
+    row = {"instruction": "Translate", "input": "chat", "output": "cat"}
+    assert read_pairs(lines(tmp_path / "f.jsonl", row)) == [
+        Pair("Question: Translate\nchat\nAnswer:", " cat")
+    ]
 
 
 @pytest.mark.parametrize(
