@@ -60,15 +60,6 @@ class Examples(Dataset[dict[str, Tensor]]):
         return row
 
 
-class Enough(TrainerCallback):
-    """A training that had come to its end before goes no further."""
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Before the first step."""
-        if state.global_step >= state.max_steps:
-            control.should_training_stop = True
-
-
 class Tuner(Trainer):
     """The Trainer, with weighted samples where they are asked for, and no training on after a NaN."""
 
@@ -132,7 +123,7 @@ def finetune(
         arguments,
         data_collator=partial(collate, pad=pad),
         train_dataset=Examples(train, weights),
-        callbacks=[Enough(), *callbacks, *([protect] if protect else [])],
+        callbacks=[*callbacks, *([protect] if protect else [])],
     )
     trainer.remove_callback(_printer())
     last = last_checkpoint(out) if recipe.save_every else None
@@ -140,12 +131,24 @@ def finetune(
         _same_settings(out, recipe, train, protect)
     elif recipe.save_every:
         write_json(out / SETTINGS, _settings(recipe, train, protect))
+    if last is not None and (ended := _ended(Path(last))) is not None:
+        trainer._load_from_checkpoint(last)  # it had come to its end: nothing is trained on
+        return ended
     try:
         done = trainer.train(resume_from_checkpoint=last)
     finally:
         if protect is not None:
             protect.detach()
     return float(done.training_loss)
+
+
+def _ended(checkpoint: Path) -> float | None:
+    """The last loss of a training whose last step this checkpoint is of; None if there is more to do."""
+    state = read_json(checkpoint / "trainer_state.json")
+    if state["global_step"] < state["max_steps"]:
+        return None
+    losses = [entry["loss"] for entry in state["log_history"] if "loss" in entry]
+    return float(sum(losses) / len(losses)) if losses else 0.0
 
 
 def _settings(recipe: Recipe, train: Sequences, protect: Protect | None) -> dict[str, Any]:
