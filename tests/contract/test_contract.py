@@ -50,6 +50,8 @@ SIBLINGS = {
     "ancl-lwf",
     "la-merge",
     "frozen",
+    "ancl-mas",
+    "auto",
     "klda",
     "ranpac",
     "first+slda",
