@@ -42,8 +42,13 @@ from holdfast.progress import Progress
 from holdfast.settings import parse
 from holdfast.store import Store
 
-# Those that share their code with a sibling run with the slow tests: the quick ones are to stay quick.
+# Those that share their code with a sibling, or have long tests of their own, run with the slow tests: the
+# quick ones are to stay quick.
 SIBLINGS = {
+    "upgd",
+    "rp2f",
+    "adabop",
+    "lwf",
     "ewc",
     "si",
     "rwalk",
