@@ -46,6 +46,10 @@ def read_json(path: Path) -> Any:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
 
 
+class Busy(HoldfastError):
+    """Another process is at work where this one wants to be."""
+
+
 @contextmanager
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep a second writer out of a directory. The lock goes with the process, however it ends.
@@ -67,9 +71,7 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
                 if time.monotonic() < until:
                     time.sleep(0.05)
                     continue
-                raise HoldfastError(
-                    f"another process is at work in {directory}; wait for it to end"
-                ) from None
+                raise Busy(f"another process is at work in {directory}; wait for it to end") from None
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 continue  # whoever held it has cleared the directory away
             yield

@@ -84,6 +84,11 @@ def layer_of(name: str) -> str:
     return f"layer {int(numbered[1]) + 1}" if numbered else name.partition(".")[0]
 
 
+def kind_of(name: str) -> str:
+    """What a weight is for, whichever layer it is in: q_proj, input_layernorm, embed_tokens."""
+    return name.rpartition(".")[0].rpartition(".")[2] or name
+
+
 def size(params: Params) -> int:
     """How many numbers there are."""
     return sum(value.numel() for value in params.values())
@@ -92,6 +97,7 @@ def size(params: Params) -> int:
 __all__ = [
     "Params",
     "grow",
+    "kind_of",
     "layer_of",
     "precise",
     "predict",

@@ -15,10 +15,15 @@ from holdfast.params import Params, precise
 
 
 @torch.no_grad()
-def flow_weights(model: nn.Module, sequences: Sequences, pad: int, batch: int = 8) -> list[float]:
-    """FLOW (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ), τ the median loss: easy ones count more."""
+def flow_weights(
+    model: nn.Module, sequences: Sequences, pad: int, heat: float = 1.0, batch: int = 8
+) -> list[float]:
+    """FLOW (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ): easy ones count more.
+
+    τ is the median loss, `heat` times: the colder, the less hard sequences count.
+    """
     losses = torch.cat([sequence_losses(*seen) for seen in _answers(model, sequences, pad, batch)])
-    weights = torch.exp(-losses / losses.median())
+    weights = torch.exp(-losses / (heat * losses.median()))
     return [float(weight) for weight in weights]
 
 

@@ -1,11 +1,12 @@
-"""What the study on language models asks, as a generator: it yields trainings, is sent their records, and
-chooses rates and strengths by validation losses only. Whoever drives it trains; records make it resumable.
+"""What the study on language models asks, as a generator: it yields trainings that do not need each other,
+is sent their records, and chooses rates and strengths by validation losses only. Whoever drives it trains;
+records make it resumable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal["untouched", "naive", "l2", "mas", "la", "flow", "wise", "la-merge"]
@@ -25,7 +26,7 @@ class Trial:
     kind: Kind
     lr: float = 0.0
     strength: float = 0.0
-    """λ of a penalty, the share of WiSE-FT, the amount of la-merge."""
+    """λ of a penalty, the share of WiSE-FT, the amount of la-merge, FLOW's temperature in median losses."""
     seed: int = 0
     mode: Literal["proximal", "loss"] = "proximal"
     normalise: Literal["global", "none"] = "global"
@@ -40,7 +41,7 @@ class Trial:
         return {name: value for name, value in asdict(self).items() if name != "stage"}
 
 
-Plan = Generator[Trial, Record, dict[str, Any]]
+Plan = Generator[list[Trial], list[Record], dict[str, Any]]
 
 
 def loss(record: Record, ability: str, part: str = "valid") -> float:
@@ -51,47 +52,55 @@ def loss(record: Record, ability: str, part: str = "valid") -> float:
 def study(
     rates: Sequence[float] = RATES, lambdas: Sequence[float] = LAMBDAS, seeds: Sequence[int] = SEEDS
 ) -> Plan:
-    """Rates, the sweep of the paper, its collapse by elimination, the harsh rate, the frontier."""
-    untouched = yield Trial("untouched", stage="rates")
-    naive = {}
-    for rate in rates:
-        naive[rate] = yield Trial("naive", rate, stage="rates")
-    best = min(rates, key=lambda rate: loss(naive[rate], "new"))
-    harmed = [rate for rate in rates if loss(naive[rate], "old") - loss(untouched, "old") >= HARM]
-    harsh = min(harmed) if harmed else max(rates)
+    """Rates, the harsh rate, the sweep of the paper, the frontier, the collapse by elimination."""
+    untouched, *naive = yield [
+        Trial("untouched", stage="rates"),
+        *(Trial("naive", rate, stage="rates") for rate in rates),
+    ]
+    best, _ = min(zip(rates, naive, strict=True), key=lambda pair: loss(pair[1], "new"))
+    harm = [loss(record, "old") - loss(untouched, "old") for record in naive]
+    harsh = min((rate for rate, nats in zip(rates, harm, strict=True) if nats >= HARM), default=max(rates))
 
-    for lam in lambdas:
-        yield Trial("mas", best, lam, mode="loss", normalise="none", stage="sweep")
-        for seed in seeds:
-            yield Trial("mas", best, lam, seed, stage="sweep")
-    for seed in seeds[1:]:
-        yield Trial("naive", best, seed=seed, stage="sweep")
+    held = [Trial("mas", harsh, lam, seed, stage="harsh") for lam in FINE for seed in seeds]
+    rest = _harsh(harsh, seeds) + _sweep(best, lambdas, seeds) + _frontier(harsh) + _elimination(best)
+    found = (yield held + rest)[: len(held)]
+    # The λ to report: the best sum of both abilities on validation items.
+    both = dict.fromkeys(FINE, 0.0)
+    for trial, record in zip(held, found, strict=True):
+        both[trial.strength] += loss(record, "old") + loss(record, "new")
+    return {"best rate": best, "harsh rate": harsh, "chosen lambda": min(both, key=lambda lam: both[lam])}
 
+
+def _harsh(rate: float, seeds: Sequence[int]) -> list[Trial]:
+    """At the harsh rate: what protection is needed against, and relative importance beside the plain one."""
+    naive = [Trial("naive", rate, seed=seed, stage="harsh") for seed in seeds]
+    return naive + [Trial("la", rate, lam, seed, stage="harsh") for lam in FINE for seed in seeds]
+
+
+def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[Trial]:
+    """The paper's strengths: as a proximal step, and as the paper has it."""
+    naive = [Trial("naive", rate, seed=seed, stage="sweep") for seed in seeds]
+    proximal = [Trial("mas", rate, lam, seed, stage="sweep") for seed in seeds for lam in lambdas]
+    raw = [Trial("mas", rate, lam, mode="loss", normalise="none", stage="sweep") for lam in lambdas]
+    return naive + raw + proximal
+
+
+def _frontier(rate: float) -> list[Trial]:
+    """What else there is, each over its own strength; equal importances have the mean of normalised ones."""
+    l2 = [Trial("l2", rate, lam, stage="frontier") for lam in FINE]
+    flow = [Trial("flow", rate, heat, stage="frontier") for heat in (0.5, 1.0, 2.0)]
+    merging: tuple[Kind, ...] = ("wise", "la-merge")
+    merged = [Trial(kind, rate, share, stage="frontier") for kind in merging for share in (0.25, 0.5, 0.75)]
+    return l2 + flow + merged
+
+
+def _elimination(rate: float) -> list[Trial]:
+    """The paper's form at strength 1 with one change at a time."""
     changes: tuple[dict[str, Any], ...] = (
         {"clip": 0.0},
         {"normalise": "global"},
-        {"dtype": "bfloat16"},
         {"squared": True},
+        {"dtype": "bfloat16"},
     )
-    for change in changes:
-        settings: dict[str, Any] = {"mode": "loss", "normalise": "none", "stage": "elimination"} | change
-        yield Trial("mas", best, 1.0, **settings)
-
-    found: dict[float, list[Record]] = {}
-    for seed in seeds:
-        yield Trial("naive", harsh, seed=seed, stage="harsh")
-        for lam in FINE:
-            found.setdefault(lam, []).append((yield Trial("mas", harsh, lam, seed, stage="harsh")))
-    # The λ to report: the best sum of both abilities on validation items.
-    chosen = min(FINE, key=lambda lam: sum(loss(one, "old") + loss(one, "new") for one in found[lam]))
-
-    for lam in FINE:
-        for seed in seeds:
-            yield Trial("la", harsh, lam, seed, stage="frontier")
-    for lam in (1.0, 10.0, 100.0):
-        yield Trial("l2", harsh, lam, stage="frontier")
-    yield Trial("flow", harsh, stage="frontier")
-    for share in (0.25, 0.5, 0.75):
-        yield Trial("wise", harsh, share, stage="frontier")
-        yield Trial("la-merge", harsh, share, stage="frontier")
-    return {"best rate": best, "harsh rate": harsh, "chosen lambda": chosen}
+    raw = Trial("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
+    return [replace(raw, **change) for change in changes]

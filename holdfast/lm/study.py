@@ -6,15 +6,17 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from holdfast.files import locked, read_json, write_json
+from holdfast.files import Busy, locked, read_json, write_json
 from holdfast.lm.artefact import Importance, measure
 from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
@@ -22,10 +24,11 @@ from holdfast.lm.finetune import Collapsed, Recipe, finetune
 from holdfast.lm.plan import Plan, Record, Trial
 from holdfast.lm.protect import Protect, relatively
 from holdfast.lm.text import Sequences
-from holdfast.params import Params, layer_of, restore, snapshot, trainable
+from holdfast.params import Params, kind_of, layer_of, restore, snapshot, trainable
 from holdfast.store import read_tensors, write_tensors
 
 Told = Callable[[str], None]
+PAUSE = 5.0  # seconds between looks at what other processes have made
 COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
 
 
@@ -72,34 +75,49 @@ class Study:
         self.work = out / ".trials" / _digest(self.about)
 
     def run(self, plan: Plan) -> dict[str, Any]:
-        """Follow a plan to its end; what it chose."""
-        with locked(self.work):
-            answer: Record | None = None
-            while True:
-                try:
-                    trial = plan.send(answer)  # type: ignore[arg-type]
-                except StopIteration as end:
-                    choices: dict[str, Any] = end.value
-                    write_json(self.out / "choices.json", choices)
-                    return choices
-                answer = self.record(trial)
-
-    def record(self, trial: Trial) -> Record:
-        """The record of a training, made if it is not there."""
-        spec = self.spec(trial)
-        path = self.out / f"{_digest(spec)}.json"
-        if not path.exists():
-            began = time.monotonic()
-            self.told(f"{trial.stage}: {words(trial)}")
+        """Follow a plan to its end; what it chose. Several processes may: each takes what nobody is at."""
+        answer: list[Record] | None = None
+        while True:
             try:
-                found = self.train(trial)
-            except Collapsed as error:  # that it did is the result
-                lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
-                found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
-                found["collapsed"] = str(error)
-            write_json(path, {"spec": spec, **found, "seconds": round(time.monotonic() - began, 1)})
-        made: Record = read_json(path)
-        return made
+                trials = plan.send(answer)  # type: ignore[arg-type]
+            except StopIteration as end:
+                choices: dict[str, Any] = end.value
+                write_json(self.out / "choices.json", choices)
+                return choices
+            answer = self.records(trials)
+
+    def records(self, trials: Sequence[Trial]) -> list[Record]:
+        """The records of some trainings, by this process or by others."""
+        pace = Pace(self.told)
+        while left := [trial for trial in trials if not self.path(trial).exists()]:
+            before = len(left)
+            for number, trial in enumerate(left):
+                try:
+                    with locked(self.work / self.path(trial).stem):
+                        if not self.path(trial).exists():
+                            with pace.of(trial, len(trials) - before + number, len(trials)):
+                                self.record(trial)
+                except Busy:
+                    continue
+            if all(not self.path(trial).exists() for trial in left):
+                time.sleep(PAUSE)  # others are at all of them
+        return [read_json(self.path(trial)) for trial in trials]
+
+    def record(self, trial: Trial) -> None:
+        """Make the record of a training."""
+        began = time.monotonic()
+        try:
+            found = self.train(trial)
+        except Collapsed as error:  # that it did is the result
+            lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
+            found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
+            found["collapsed"] = str(error)
+        seconds = round(time.monotonic() - began, 1)
+        write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
+
+    def path(self, trial: Trial) -> Path:
+        """Where the record of a training is, or is going to be."""
+        return self.out / f"{_digest(self.spec(trial))}.json"
 
     def spec(self, trial: Trial) -> dict[str, Any]:
         """Everything that decides a record."""
@@ -111,18 +129,15 @@ class Study:
         """Train and test; nothing of it is kept but numbers."""
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
-        if trial.kind in ("wise", "la-merge"):
-            tuned = self.naive(trial)
-            if trial.kind == "wise":
-                merged = wise_ft(start, tuned, trial.strength)
-            else:
-                new = self.ahead(trial).values
-                merged = la_merge(start, tuned, self.importance(trial).values, new, trial.strength)
-            restore(model, merged)
+        if trial.kind == "naive":
+            restore(model, self.naive(trial))
+        elif trial.kind == "wise":
+            restore(model, wise_ft(start, self.naive(trial), trial.strength))
+        elif trial.kind == "la-merge":
+            past, new = self.importance(trial).values, self.ahead(trial).values
+            restore(model, la_merge(start, self.naive(trial), past, new, trial.strength))
         elif trial.kind != "untouched":
             self.tune(model, trial)
-        if trial.kind == "naive":
-            write_tensors(self._naive_path(trial), {"weights": snapshot(model)}, None)
         record: Record = {"old": self.losses(model, self.old), "new": self.losses(model, self.new)}
         record["moved"] = _distance(start, model)
         if trial.kind == "naive":
@@ -135,7 +150,7 @@ class Study:
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
         )
         seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch of what is seen at all
-        weights = flow_weights(model, seen, self.pad) if trial.kind == "flow" else None
+        weights = flow_weights(model, seen, self.pad, trial.strength) if trial.kind == "flow" else None
         finetune(
             model, seen, self.pad, recipe, self.work / "trainer",
             protect=self.protection(model, trial), weights=weights,
@@ -172,55 +187,84 @@ class Study:
     def importance(self, trial: Trial) -> Importance:
         """Of the untouched model for the old ability."""
         place = self.work / f"importance{'-squared' if trial.squared else ''}"
-        return self._measured(place, lambda: None, self.old, squared=trial.squared)
+        return self._measured(place, self.old, squared=trial.squared)
 
     def ahead(self, trial: Trial) -> Importance:
         """Of what plain fine-tuning comes to, for the new ability."""
-        weights = self.naive(trial)
-        return self._measured(self.work / f"ahead-{trial.lr:g}-{trial.seed}", lambda: weights, self.new)
+        place = self.work / f"ahead-{trial.lr:g}-{trial.seed}-{trial.clip:g}"
+        return self._measured(place, self.new, at=self.naive(trial))
 
     def naive(self, trial: Trial) -> Params:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
-        path = self._naive_path(trial)
-        if not path.exists():
-            plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip)
-            model = self.load(torch.float32)
-            self.tune(model, plain)
-            write_tensors(path, {"weights": snapshot(model)}, None)
+        place = self.work / f"naive-{trial.lr:g}-{trial.seed}-{trial.clip:g}"
+        path = place / "weights.safetensors"
+        with locked(place, patience=math.inf):  # another process may be just training it
+            if not path.exists():
+                plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip)
+                model = self.load(torch.float32)
+                self.tune(model, plain)
+                write_tensors(path, {"weights": snapshot(model)}, None)
         return read_tensors(path)[0]["weights"]
 
-    def _naive_path(self, trial: Trial) -> Path:
-        return self.work / f"naive-{trial.lr:g}-{trial.seed}-{trial.clip:g}.safetensors"
-
     def _measured(
-        self, place: Path, weights: Callable[[], Params | None], ability: Ability, *, squared: bool = False
+        self, place: Path, ability: Ability, *, squared: bool = False, at: Params | None = None
     ) -> Importance:
-        if not (place / "importance.safetensors").exists():
-            model = self.load(torch.float32)
-            if (given := weights()) is not None:
-                restore(model, given)
-            self.told(f"  importance for {ability.name}")
-            some = ability.train.first(self.size.items)
-            measure(model, some, name=self.name, data=ability.name, squared=squared, directory=place)
+        with locked(place, patience=math.inf):
+            if not (place / "importance.safetensors").exists():
+                model = self.load(torch.float32)
+                if at is not None:
+                    restore(model, at)
+                self.told(f"  importance for {ability.name}")
+                some = ability.train.first(self.size.items)
+                measure(model, some, name=self.name, data=ability.name, squared=squared, directory=place)
         return Importance.load(place)
 
 
 def correlation(start: Params, end: Params, importance: Params) -> dict[str, Any]:
-    """Between |θ_ft - θ_0| and the importance for what was learnt: in each layer, and over the layers."""
-    layers: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    """Between |θ_ft - θ_0| and the importance for what was learnt.
+
+    In each layer; summed up over the layers; and for each kind of weight, over the tensors of that kind.
+    """
+    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    kinds: dict[str, list[float]] = {}
     for name, value in importance.items():
-        moved = (end[name] - start[name]).abs().flatten().float()
-        layers.setdefault(layer_of(name), []).append((moved, value.flatten().float()))
-    found = {}
-    for layer, pieces in layers.items():
-        moved, mattered = (torch.cat([piece[i] for piece in pieces]) for i in (0, 1))
-        found[layer] = float(torch.corrcoef(torch.stack([moved, mattered]))[0, 1])
-    known = torch.tensor([value for value in found.values() if math.isfinite(value)])
-    if not len(known):
-        return {"layers": {}, **dict.fromkeys(("min", "median", "mean", "max"))}
-    summary = {"min": known.min(), "median": known.median(), "mean": known.mean(), "max": known.max()}
+        pair = (end[name] - start[name]).abs().flatten().float(), value.flatten().float()
+        layers.setdefault(layer_of(name), []).append(pair)
+        kinds.setdefault(kind_of(name), []).append(_pearson([pair]))
+    found = {layer: _pearson(pairs) for layer, pairs in layers.items()}
     shown = {layer: value if math.isfinite(value) else None for layer, value in found.items()}
-    return {"layers": shown, **{name: float(value) for name, value in summary.items()}}
+    each = {kind: _summary(values) for kind, values in kinds.items()}
+    return {"layers": shown, "kinds": each, **_summary(list(found.values()))}
+
+
+def _pearson(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
+    moved, mattered = (torch.cat([pair[i] for pair in pairs]) for i in (0, 1))
+    return float(torch.corrcoef(torch.stack([moved, mattered]))[0, 1])
+
+
+def _summary(values: Sequence[float]) -> dict[str, float | None]:
+    """Of those that are defined: a tensor that did not move at all has no correlation."""
+    known = [value for value in values if math.isfinite(value)]
+    if not known:
+        return dict.fromkeys(("min", "median", "mean", "max"))
+    return {"min": min(known), "median": median(known), "mean": fmean(known), "max": max(known)}
+
+
+class Pace:
+    """Says what is trained, how much is left, and, once that is known, for how long."""
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        self.seconds: list[float] = []
+
+    @contextmanager
+    def of(self, trial: Trial, done: int, total: int) -> Iterator[None]:
+        """Around one training."""
+        left = f", about {(total - done) * fmean(self.seconds) / 60:.0f} min left" if self.seconds else ""
+        self.told(f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})")
+        began = time.monotonic()
+        yield
+        self.seconds.append(time.monotonic() - began)
 
 
 def words(trial: Trial) -> str:

@@ -115,13 +115,20 @@ def correlations(records: Sequence[Record]) -> Table:
     for record in records:
         spec, found = record["spec"], record.get("correlation")
         if found and spec["seed"] == 0:
-            shown = [f"{found[name]:.2f}" for name in ("min", "median", "mean", "max")]
-            rows.append([Cell(f"{spec['model']}, rate {spec['lr']:g}"), *map(Cell, shown)])
-    rows.append([Cell("Llama-3.2-1B, the paper"), *map(Cell, ("0.40", "0.63", "0.65", "0.98"))])
+            of = f"{spec['model']}, rate {spec['lr']:g}"
+            rows.append(_four(of, "layers", found))
+            rows += [_four(of, kind, values) for kind, values in found["kinds"].items()]
+    if rows:
+        rows.append(
+            [Cell(text) for text in ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")]
+        )
     title = "correlation of |θ_ft - θ_0| and importance for the new task, over layers"
-    return Table(
-        "correlation", title, ["model", "min", "median", "mean", "max"], rows if len(rows) > 1 else []
-    )
+    return Table("correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2)
+
+
+def _four(of: str, which: str, found: dict[str, float | None]) -> list[Cell]:
+    values = [found[name] for name in ("min", "median", "mean", "max")]
+    return [Cell(of), Cell(which), *(Cell("-" if value is None else f"{value:.2f}") for value in values)]
 
 
 def frontier(records: Sequence[Record], choices: dict[str, Any]) -> Figure | None:
@@ -137,7 +144,7 @@ def frontier(records: Sequence[Record], choices: dict[str, Any]) -> Figure | Non
         ]
         own.sort(key=lambda record: (record["spec"]["strength"], record["spec"]["seed"]))
         if own:
-            data.append(_points(kind, own, PALETTE[number], lines=kind not in ("naive", "flow")))
+            data.append(_points(kind, own, PALETTE[number], lines=kind != "naive"))
     if base:
         data.append(_points("untouched", base, "#8c96a0", lines=False))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,12 @@ def played(losses: Any) -> tuple[list[Trial], dict[str, Any]]:
     plan, seen, answer = study(), [], None
     while True:
         try:
-            trial = plan.send(answer)
+            trials = plan.send(answer)
         except StopIteration as end:
             return seen, end.value
-        seen.append(trial)
-        old, new = losses(trial)
-        answer = {"old": {"valid": {"loss": old}}, "new": {"valid": {"loss": new}}}
+        seen += trials
+        found = map(losses, trials)
+        answer = [{"old": {"valid": {"loss": old}}, "new": {"valid": {"loss": new}}} for old, new in found]
 
 
 def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
@@ -62,12 +63,18 @@ def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
         == 18
     )
     assert {trial.kind for trial in seen if trial.stage == "frontier"} == {
-        "la",
         "l2",
         "flow",
         "wise",
         "la-merge",
     }
+    for kind in ("mas", "la"):
+        own = [trial for trial in seen if trial.stage == "harsh" and trial.kind == kind]
+        assert {(trial.strength, trial.seed) for trial in own} == {(lam, s) for lam in FINE for s in range(3)}
+    for kind in ("l2", "flow", "wise", "la-merge"):
+        assert len({trial.strength for trial in seen if trial.kind == kind}) == 3, (
+            "each over its own strength"
+        )
     raw = [trial for trial in sweep if trial.mode == "loss"]
     assert all(trial.normalise == "none" for trial in raw), "the paper's form: raw importance"
     one = [trial for trial in seen if trial.stage == "elimination"]
@@ -140,5 +147,45 @@ def test_correlation_by_hand() -> None:
     assert (found["min"], found["max"], found["mean"]) == pytest.approx((-1.0, 1.0, 0.0))
 
 
-def test_the_fine_strengths_are_the_three_that_are_compared() -> None:
-    assert len(FINE) == 3
+def test_correlation_by_kind_of_weight() -> None:
+    names = ("layers.0.mlp.up.weight", "layers.1.mlp.up.weight", "layers.0.norm.weight")
+    start = {name: torch.zeros(3) for name in names}
+    end = {name: torch.tensor([1.0, 2.0, 3.0]) for name in names[:2]} | {names[2]: torch.zeros(3)}
+    alpha = {names[0]: torch.tensor([1.0, 2.0, 3.0]), names[1]: torch.tensor([3.0, 2.0, 1.0])}
+    alpha[names[2]] = torch.tensor([1.0, 2.0, 3.0])
+    kinds = correlation(start, end, alpha)["kinds"]
+    assert kinds["up"] == pytest.approx({"min": -1.0, "median": 0.0, "mean": 0.0, "max": 1.0})
+    assert kinds["norm"] == dict.fromkeys(("min", "median", "mean", "max")), "what does not move has none"
+
+
+def _make_all(out: Path) -> None:
+    tiny_study(out).records([Trial("untouched"), *(Trial("naive", 0.01, seed=seed) for seed in range(3))])
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_study(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    both = [spawn.Process(target=_make_all, args=(tmp_path / "two",)) for _ in range(2)]
+    for one in both:
+        one.start()
+    for one in both:
+        one.join(timeout=300)
+        assert one.exitcode == 0
+    _make_all(tmp_path / "one")
+    two, one = (records_of(tmp_path / name) for name in ("two", "one"))
+    assert len(two) == 4
+    assert [{**r, "seconds": 0} for r in two] == [{**r, "seconds": 0} for r in one]
+
+
+def test_it_says_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    clock = iter([0.0, 120.0, 120.0, 240.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    pace = module.Pace(lines.append)
+    for done in range(2):
+        with pace.of(Trial("naive", 0.01, stage="rates"), done, 5):
+            pass
+    assert lines == [
+        "rates: naive lr 0.01 (1 of 5)",
+        "rates: naive lr 0.01 (2 of 5, about 8 min left)",
+    ]
