@@ -96,8 +96,15 @@ def _sort_out(suite: Suite, out: Path, failures: list[Failure]) -> tuple[list[Sp
         except HoldfastError as error:
             failures.append(Failure(spec, str(error)))
             continue
-        if isinstance(record, dict) and record.get("spec") == spec.to_json() and "metrics" in record:
+        if _is_of(record, spec):
             known.append(record)
         else:
             failures.append(Failure(spec, f"{path} is not the record of this run; delete it to make it anew"))
     return missing, known
+
+
+def _is_of(record: Any, spec: Spec) -> bool:
+    """Whether a record is of this run; a user's own files may lie elsewhere by now, their name holds."""
+    if not isinstance(record, dict) or not isinstance(record.get("spec"), dict) or "metrics" not in record:
+        return False
+    return bool(record["spec"] | {"stream": spec.stream} == spec.to_json())

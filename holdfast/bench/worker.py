@@ -1,7 +1,7 @@
 """One run in a process of its own: a job comes in on stdin, events go out on stdout, one JSON line each.
 
-Threads and cores are settled before torch is imported. When stdin closes, whoever gave the job is gone, and
-so is the worker: however the parent ends, nothing goes on behind its back.
+The threads are in the environment it is started with, before torch can be imported. When stdin closes,
+whoever gave the job is gone, and so is the worker: however the parent ends, nothing goes on behind its back.
 """
 
 from __future__ import annotations

@@ -45,11 +45,11 @@ def output_loss(
             rows = [sequences[i] for i in range(start, min(start + batch, len(sequences)))]
             inputs = {name: value.to(device) for name, value in collate(rows, pad).items()}
             labels = inputs.pop("labels")[:, 1:]
-            logits = model(**inputs).logits[:, :-1].float()
             asked = labels != IGNORED
-            total += float(nn.functional.cross_entropy(logits[asked], labels[asked], reduction="sum"))
-            right += int((logits.argmax(-1)[asked] == labels[asked]).sum())
-            tokens += int(asked.sum())
+            logits, wanted = model(**inputs).logits[:, :-1][asked].float(), labels[asked]
+            total += float(nn.functional.cross_entropy(logits, wanted, reduction="sum"))
+            right += int((logits.argmax(-1) == wanted).sum())
+            tokens += len(wanted)
             told(start + len(rows), len(sequences))
     return Loss(total / max(tokens, 1), right / max(tokens, 1), int(tokens))
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
 
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
@@ -34,6 +35,7 @@ class Recipe:
     batch: int = 4
     accumulation: int = 1
     clip: float = 1.0
+    """The largest norm of a gradient; 0 for no clipping."""
     seed: int = 0
     save_every: int | None = None
     """Steps between checkpoints; none are written if not given."""
@@ -125,7 +127,7 @@ def finetune(
         train_dataset=Examples(train, weights),
         callbacks=[*callbacks, *([protect] if protect else [])],
     )
-    trainer.remove_callback(_printer())
+    trainer.remove_callback(PrinterCallback)
     last = last_checkpoint(out) if recipe.save_every else None
     if last is not None:
         _same_settings(out, recipe, train, protect)
@@ -191,9 +193,3 @@ def last_checkpoint(out: Path) -> str | None:
     """The newest whole checkpoint of a folder: its state is written last."""
     found = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
     return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None
-
-
-def _printer() -> type[TrainerCallback]:
-    from transformers.trainer_callback import PrinterCallback
-
-    return PrinterCallback

@@ -80,6 +80,8 @@ class Protect(TrainerCallback):
             raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
         self.names = {weight: name for name, weight in weights.items()}
         self.clipping = Clipping(weights.values())
+        self.accumulation = 1
+        """Micro-batches of a step, which `Trainer` tells when it begins."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
         self._handles: list[Any] = []
@@ -134,7 +136,7 @@ class Protect(TrainerCallback):
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """The proximal step, tensor by tensor: no more than one of them is in memory twice."""
+        """The proximal step, tensor by tensor: what it needs beside is of the size of the largest one."""
         clipped, spent = self.clipping.taken(), 0.0
         for group in optimizer.param_groups:
             for weight in group["params"]:
@@ -174,8 +176,6 @@ class Protect(TrainerCallback):
         parts = self.accumulation if kwargs.get("num_items_in_batch") is not None else 1
         output.loss = output.loss + self.lam / 2 / parts * torch.stack(terms).sum()
         return output
-
-    accumulation = 1
 
     # ---- as a callback of Trainer -----------------------------------------------------------------------
 

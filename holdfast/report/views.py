@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from holdfast.data import STREAMS
@@ -13,7 +14,7 @@ from holdfast.methods.strength import THRESHOLDS
 from holdfast.report import published
 from holdfast.report.runs import METRICS, Run, Section
 from holdfast.report.statistics import compare, estimate, holm
-from holdfast.report.tables import Cell, Table, ranked
+from holdfast.report.tables import Cell, Rank, Table, ranked
 
 UPPER = "mtl"  # a bound, not a competitor: it is never the best
 
@@ -33,26 +34,7 @@ def main(section: Section, name: str) -> Table:
     values = {
         metric: {label: _known(section, runs, metric) for label, runs in labels.items()} for metric in METRICS
     }
-    most = {metric: max(map(len, found.values()), default=0) for metric, found in values.items()}
-    ranks = {
-        metric: dict(
-            zip(
-                labels,
-                ranked(
-                    [
-                        # Means over fewer runs than others have are not compared with theirs.
-                        None
-                        if not found or label.startswith(UPPER) or len(found) < most[metric]
-                        else sum(found) / len(found)
-                        for label, found in by_label.items()
-                    ],
-                    high=METRICS[metric] == "↑",
-                ),
-                strict=True,
-            )
-        )
-        for metric, by_label in values.items()
-    }
+    ranks = {metric: _ranks(found, high=METRICS[metric] == "↑") for metric, found in values.items()}
     several = len({run.where[1] for run in section.made}) > 1
     rows = []
     for label, runs in labels.items():
@@ -78,13 +60,12 @@ def by_order(section: Section, name: str) -> Table:
     """Ov (CF) of every run by itself."""
     places = sorted({run.where for run in section.runs})
     rows = []
-    for label, runs in section.by_label().items():
+    for label, runs in section.by_label().items() if len(places) > 1 else ():
         found = {run.where: run for run in runs}
         cells = [_one(section, found.get(place)) for place in places]
         rows.append([Cell(label), *cells])
     columns = ["method", *(f"order {order}, seed {seed}" for order, seed in places)]
-    table = Table(f"{name}-by-order", f"{section.title}: Ov (CF) run by run", columns, rows)
-    return table if len(places) > 1 else Table(table.name, table.title, columns)
+    return Table(f"{name}-by-order", f"{section.title}: Ov (CF) run by run", columns, rows)
 
 
 def compared(section: Section, name: str) -> Table:
@@ -282,6 +263,16 @@ def _by_place(section: Section, runs: Sequence[Run]) -> dict[str, float]:
 
 def _known(section: Section, runs: Sequence[Run], metric: str) -> list[float]:
     return [value for run in runs if (value := section.metric(run, metric)) is not None]
+
+
+def _ranks(values: dict[str, list[float]], *, high: bool) -> dict[str, Rank]:
+    """Which means are best and second. A bound, and means over fewer runs than others have, are left out."""
+    most = max(map(len, values.values()), default=0)
+    means = [
+        fmean(found) if found and len(found) == most and not label.startswith(UPPER) else None
+        for label, found in values.items()
+    ]
+    return dict(zip(values, ranked(means, high=high), strict=True))
 
 
 def _mean_std(values: Sequence[float]) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -105,6 +106,23 @@ def test_only_what_is_missing_is_run(whole: tuple[Suite, Path], tmp_path: Path) 
     asked.clear()
     assert bench(suite, tmp_path, Watched(1), Quiet) == []
     assert not asked
+
+
+def test_records_of_files_that_were_moved_are_still_theirs(
+    files: Path, one_layer: str, tmp_path: Path
+) -> None:
+    shutil.copytree(files, tmp_path / "moved")
+    before, after = (suite_of(where, one_layer, "slda") for where in (files, tmp_path / "moved"))
+    for spec in before.specs:
+        record = {"spec": spec.to_json(), "metrics": {}, "seconds": 1.0}
+        (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
+    assert bench(after, tmp_path, Local(1), Quiet) == [], "nothing is run, nothing is called foreign"
+    for spec in before.specs:
+        record = {"spec": {**spec.to_json(), "seed": 7}, "metrics": {}, "seconds": 1.0}
+        (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
+    found = bench(after, tmp_path, Local(1), Quiet)
+    assert len(found) == len(after.specs)
+    assert all("is not the record of this run" in failure.why for failure in found)
 
 
 @contextmanager
