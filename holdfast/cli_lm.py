@@ -22,7 +22,8 @@ MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA.")]
 CORES = os.cpu_count() or 1
-ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp")
+METAMATH = "metamathqa"  # what the paper trains on, by its public name
+ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
 
 
 @lm_app.command("importance")
@@ -64,7 +65,8 @@ def importance(
 def finetune(
     out: Annotated[Path, typer.Option(help="Folder for the model and its checkpoints.")],
     data: Annotated[
-        str, typer.Option(help="JSONL of prompts and answers, or arithmetic, gsm8k.")
+        str,
+        typer.Option(help="JSONL of prompts and answers, arithmetic, gsm8k, metamathqa, or hf:owner/name."),
     ] = "arithmetic",
     model: Model = "smollm2",
     protect: Annotated[Path | None, typer.Option(help="Folder of an importance; without it, naive.")] = None,
@@ -105,13 +107,16 @@ def finetune(
     recipe = Recipe(lr, epochs, steps, batch, accumulation, seed=seed, save_every=save_every)
     try:
         with counted(console, "training", "steps") as told:
-            train(network, sequences, tokenizer.pad_token_id, recipe, out, protect=shield, on_step=told)
+            train(
+                network, sequences, tokenizer.pad_token_id, recipe, out,
+                protect=shield, on_step=told, save_to=out / "model",
+            )  # fmt: skip
     except KeyboardInterrupt:
         say_error("stopped; the same command goes on from the last checkpoint")
         raise typer.Exit(130) from None
-    network.save_pretrained(out / "model")
-    tokenizer.save_pretrained(out / "model")
-    console.print(f"model: {out / 'model'}", soft_wrap=True, highlight=False)
+    if int(os.environ.get("RANK", "0")) == 0:  # `accelerate launch` runs this several times at once
+        tokenizer.save_pretrained(out / "model")
+        console.print(f"model: {out / 'model'}", soft_wrap=True, highlight=False)
 
 
 @lm_app.command("eval")
@@ -249,12 +254,14 @@ def _sequences(
         pairs = embedded.part_of(embedded.problems(), part)
     elif data in ("gsm8k", "mbpp"):
         pairs = getattr(tasks, data)(_data_dir(data_dir), part)
-    elif Path(data).exists():
-        pairs = read_pairs(Path(data))
+    elif data == METAMATH or data.startswith("hf:") or Path(data).exists():
+        pairs = read_pairs("hf:meta-math/MetaMathQA" if data == METAMATH else data)
         if split:
             pairs = embedded.part_of(tuple(pairs), part)
     else:
-        raise HoldfastError(f"{unknown(data, list(ABILITIES), 'data')}; or give the path of a JSONL file")
+        raise HoldfastError(
+            f"{unknown(data, list(ABILITIES), 'data')}; or give a JSONL file, or hf:owner/name"
+        )
     found = encode(pairs, tokenizer, max_tokens)
     if found.cut or found.dropped:
         console.print(

@@ -84,7 +84,7 @@ def stream_from_files(
 def digest(path: str | Path) -> str:
     """The first 12 hex digits of the SHA-256 of the files behind a stream, their names and bytes."""
     if _is_hugging_face(path):
-        files = [Path(file["filename"]) for _, part in _parts(str(path)) for file in part.cache_files]
+        files = [Path(file["filename"]) for _, part in hub_parts(str(path)) for file in part.cache_files]
     else:
         files = _files(Path(path)) if Path(path).is_dir() else [Path(path)]
     total = hashlib.sha256()
@@ -224,7 +224,7 @@ def _is_hugging_face(path: str | Path) -> bool:
 
 
 def _hugging_face_records(path: str, columns: Collection[str]) -> Iterator[Record]:
-    parts = _parts(path)
+    parts = hub_parts(path)
     for split, part in parts:
         place = f"{path}, split {split!r}" if split else path
         _require(columns, part.column_names, place)
@@ -244,7 +244,8 @@ def _class_name(value: Any, names: list[str] | None) -> Any:
     return names[value] if value >= 0 else None  # -1 is how the hub marks a sentence without a label
 
 
-def _parts(path: str) -> list[tuple[str, Any]]:
+def hub_parts(path: str) -> list[tuple[str, Any]]:
+    """The splits of a saved Hugging Face dataset or of `hf:owner/name`, with their names."""
     try:
         import datasets
     except ImportError as error:

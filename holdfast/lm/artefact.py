@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_bytes, write_json
 from holdfast.importance import SequenceKind, SequenceSums
+from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
 from holdfast.params import Params, trainable
 from holdfast.store import read_tensors, write_tensors
@@ -132,7 +133,7 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """A hash of weights, the same in single and in half precision."""
     total = hashlib.sha256()
     for name in sorted(weights):
-        rounded = weights[name].detach().to(torch.bfloat16).contiguous().view(torch.int16)
+        rounded = whole(weights[name].detach()).to(torch.bfloat16).contiguous().view(torch.int16)
         total.update(f"{name}{tuple(rounded.shape)}".encode())
         total.update(rounded.cpu().numpy().data)
     return total.hexdigest()[:16]

@@ -11,6 +11,8 @@ from typing import Any
 import torch.nn.utils.clip_grad  # noqa: F401
 from torch import Tensor
 
+from holdfast.lm.shards import whole
+
 _module: Any = sys.modules["torch.nn.utils.clip_grad"]
 _original = _module._clip_grads_with_norm_
 
@@ -50,7 +52,7 @@ def _watched(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, *
     """Clip as torch does, and tell those whose weights it was."""
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     _original(listed, max_norm, total_norm, *args, **kwargs)
-    total = float(total_norm)
+    total = float(whole(total_norm))
     factor = min(1.0, float(max_norm) / (total + 1e-6)) if math.isfinite(total) else 1.0  # as torch has it
     for one in _watching:
         if any(id(parameter) in one.own for parameter in listed):

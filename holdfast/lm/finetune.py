@@ -96,8 +96,12 @@ def finetune(
     protect: Protect | None = None,
     weights: Sequence[float] | None = None,
     on_step: Callable[[int, int, float], None] | None = None,
+    save_to: Path | None = None,
 ) -> float:
-    """Train the model in place; the mean loss of it. With checkpoints, stopped it goes on from the last."""
+    """Train the model in place; the mean loss of it. With checkpoints, stopped it goes on from the last.
+
+    Where several processes train shards, `save_to` is the way to a whole model.
+    """
     arguments = TrainingArguments(
         output_dir=str(out),
         learning_rate=recipe.lr,
@@ -135,13 +139,15 @@ def finetune(
         write_json(out / SETTINGS, _settings(recipe, train, protect))
     if last is not None and (ended := _ended(Path(last))) is not None:
         trainer._load_from_checkpoint(last)  # it had come to its end: nothing is trained on
-        return ended
-    try:
-        done = trainer.train(resume_from_checkpoint=last)
-    finally:
-        if protect is not None:
-            protect.detach()
-    return float(done.training_loss)
+    else:
+        try:
+            ended = float(trainer.train(resume_from_checkpoint=last).training_loss)
+        finally:
+            if protect is not None:
+                protect.detach()
+    if save_to is not None:
+        trainer.save_model(str(save_to))
+    return ended
 
 
 def _ended(checkpoint: Path) -> float | None:

@@ -28,6 +28,7 @@ from holdfast.importance import SequenceSums
 from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import on_adapters
+from holdfast.lm.shards import cut_like, plain_name, sharded, whole
 from holdfast.params import Params, precise, restore, snapshot, trainable
 from holdfast.proximal import STRONGEST, pulled, step_sizes
 from holdfast.store import read_meta, read_tensors, write_tensors
@@ -105,6 +106,9 @@ class Protect(TrainerCallback):
         decayed = [group for group in inner.param_groups if group.get("weight_decay")]
         if decayed and (self.lam or self.budget is not None):
             raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
+        # Wrapping may have put other objects in the place of weights: FSDP2 does.
+        self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
+        self.clipping = Clipping(self.names)
         own = [weight for group in inner.param_groups for weight in group["params"]]
         if not any(self.names.get(weight) in self.weights for weight in own):
             raise HoldfastError(
@@ -112,20 +116,24 @@ class Protect(TrainerCallback):
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
+            if any(map(sharded, own)):
+                raise HoldfastError("mode='loss' does not work on shards: leave mode at its default")
             if self.lam:
                 self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
             return self
         if self.lam or self.budget is not None:
-            self._follow(own[0].device)
+            self._follow()
             self.clipping.start()
             self._handles.append(inner.register_step_post_hook(self._pull))
         return self
 
-    def _follow(self, device: torch.device) -> None:
+    def _follow(self) -> None:
         """Go where the weights have gone since, unless a place was given: copying at each step costs more."""
-        if self._device is None:
+        for weight, name in self.names.items():
             for kept in (self.anchor, self.weights):
-                kept.update({name: value.to(device) for name, value in kept.items()})
+                if name in kept:
+                    there = kept[name] if self._device is not None else kept[name].to(weight.device)
+                    kept[name] = cut_like(there, weight)
 
     def detach(self) -> None:
         """Leave model and optimiser as they were."""
@@ -150,7 +158,7 @@ class Protect(TrainerCallback):
                     strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
                     weight.copy_(pulled(weight, anchor, strength))
                 if self.budget is not None:
-                    spent += 0.5 * float(((precise(weight) - anchor).square_() * a).sum())
+                    spent += 0.5 * float(whole(((precise(weight) - anchor).square_() * a).sum()))
         if self.budget is not None:  # dual ascent: λ rises while the weights are too far, and falls after
             self.spent = spent
             self.lam = max(0.0, self.lam + self.budget_rate * (spent - self.budget))
@@ -187,11 +195,12 @@ class Protect(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep the anchor beside the checkpoints, once, and the strength in each."""
+        anchor = {name: whole(value) for name, value in self.anchor.items()}
         if not state.is_world_process_zero:
             return
-        out, mark = Path(args.output_dir), fingerprint(self.anchor)
+        out, mark = Path(args.output_dir), fingerprint(anchor)
         if not (out / ANCHOR).exists() or read_meta(out / ANCHOR) != mark:
-            write_tensors(out / ANCHOR, {"anchor": self.anchor}, mark)
+            write_tensors(out / ANCHOR, {"anchor": anchor}, mark)
         write_json(out / f"checkpoint-{state.global_step}" / NOTE, {"lam": self.lam, "anchor": mark})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from holdfast.data.readers import HUB, hub_parts
 from holdfast.errors import HoldfastError
 from holdfast.losses import IGNORED
 
@@ -54,21 +55,25 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, found
 
 
-def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a JSONL file, whatever of the usual names their fields have."""
+def read_pairs(path: Path | str) -> list[Pair]:
+    """The pairs of a JSONL file or of `hf:owner/name`, whatever of the usual names their fields have."""
+    if str(path).startswith(HUB):
+        parts = dict(hub_parts(str(path)))
+        split = "train" if "train" in parts else next(iter(parts))
+        rows = ((f"{path}, row {number}", dict(row)) for number, row in enumerate(parts[split], start=1))
+    else:
+        rows = ((f"{path}, line {number}", row) for number, row in read_jsonl(Path(path)))
     pairs, names = [], None
-    for number, found in read_jsonl(path):
+    for place, found in rows:
         names = names or next((pair for pair in FIELDS if all(name in found for name in pair)), None)
         if names is None:
             wanted = "; ".join(" and ".join(pair) for pair in FIELDS)
-            raise HoldfastError(f"{path}, line {number}: has {', '.join(found)}; the fields must be {wanted}")
+            raise HoldfastError(f"{place}: has {', '.join(found)}; the fields must be {wanted}")
         for name in names:
             if not isinstance(found.get(name), str):
-                raise HoldfastError(f"{path}, line {number}: the field {name!r} is missing or not text")
+                raise HoldfastError(f"{place}: the field {name!r} is missing or not text")
         if not found[names[1]].strip():
-            raise HoldfastError(
-                f"{path}, line {number}: the field {names[1]!r} is empty; fill or delete the line"
-            )
+            raise HoldfastError(f"{place}: the field {names[1]!r} is empty; fill or delete it")
         prompt, answer = found[names[0]], found[names[1]]
         if names[0] == "instruction" and isinstance(found.get("input"), str) and found["input"]:
             prompt = f"{prompt}\n{found['input']}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -198,3 +200,20 @@ def test_easy_samples_count_more() -> None:
     order = sorted(range(9), key=lambda i: losses[i])
     assert [weights[i] for i in order] == sorted(weights, reverse=True)
     assert weights[order[4]] == pytest.approx(2.718281828**-1, rel=1e-4), "exp(-1) at the median"
+
+
+def test_pairs_of_a_hub_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"query": "1 + 1?", "response": "2", "type": "GSM"},
+        {"query": "2 + 2?", "response": "4", "type": "GSM"},
+    ]
+    hub = {"meta-math/MetaMathQA": {"test": [], "train": rows}}
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=hub.__getitem__))
+    found = read_pairs("hf:meta-math/MetaMathQA")
+    assert found[0] == Pair("Question: 1 + 1?\nAnswer:", " 2")
+    assert len(found) == 2
+    rows[1]["response"] = ""
+    with pytest.raises(HoldfastError, match="MetaMathQA, row 2: the field 'response' is empty"):
+        read_pairs("hf:meta-math/MetaMathQA")
+    with pytest.raises(HoldfastError, match="check the name and the network"):
+        read_pairs("hf:no/such")

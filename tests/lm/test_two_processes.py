@@ -1,7 +1,8 @@
-"""Protection in two processes: the same weights on both, clipped, accumulated, held."""
+"""Protection in two processes: whole copies of the weights in each, and shards of them."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -9,9 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import ROOT
+from tiny import llama, pairs, saved, sequences
 
-SCRIPT = """
+from holdfast.lm.artefact import measure
+from holdfast.models.sources import load_lm
+
+COPIES = """
 import os, sys
 import torch
 import torch.distributed as dist
@@ -44,31 +50,141 @@ dist.all_gather(every, flat)
 assert torch.equal(*every), "both processes hold the same weights"
 start = torch.cat([weight.detach().flatten() for weight in llama().parameters()])
 assert not torch.equal(flat, start)
-print("same bits", flush=True)
+print("as it should be", flush=True)
+dist.destroy_process_group()
+"""
+
+SHARDS = """
+import os, sys
+from pathlib import Path
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+sys.path.insert(0, os.environ["TINY"])
+from tiny import llama, sequences
+from holdfast.errors import HoldfastError
+from holdfast.lm import Protect
+from holdfast.lm.artefact import measure
+from holdfast.lm.shards import sharded, whole
+from holdfast.lm.text import collate
+
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, mesh, data = dist.get_rank(), init_device_mesh("cpu", (2,)), sequences(40)
+
+def train(shards, **how):
+    model = llama()
+    found = measure(model, sequences(6, seed=5), name="tiny", data="words")
+    shield = Protect(model, found, **how)
+    if shards:
+        fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0)
+    shield.attach(model, optimizer)
+    for step in range(4):
+        halves = [[data[8 * step + 4 * half + i] for i in range(4)] for half in range(2)]
+        for rows in [halves[rank]] if shards else halves:
+            loss = model(**collate(rows, 2)).loss
+            (loss if shards else loss / 2).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        assert shield.clipping.factor < 1 or not shield.lam
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(sharded(weight) == shards for weight in model.parameters())
+    return torch.cat([whole(weight.detach()).flatten() for weight in model.parameters()]), shield, model
+
+for how in ({"lam": 2.0}, {"lam": 0.0}, {"lam": 2.0, "step": "lr"}, {"budget": 1e-4}):
+    (cut, shield, model), (one, alone, _) = train(True, **how), train(False, **how)
+    torch.testing.assert_close(cut, one, rtol=1e-5, atol=1e-6)
+    assert abs(shield.spent - alone.spent) <= 1e-5 * alone.spent
+
+# The anchor of shards is kept whole, and taken up again.
+out = Path(os.environ["OUT"])
+(out / "checkpoint-4").mkdir(parents=True, exist_ok=True)
+args = SimpleNamespace(output_dir=str(out), gradient_accumulation_steps=1)
+shield.on_save(args, SimpleNamespace(global_step=4, is_world_process_zero=rank == 0), None)
+dist.barrier()
+other = llama()
+again = Protect(other, measure(other, sequences(6, seed=5), name="tiny", data="words"), budget=1e-4)
+with torch.no_grad():
+    for weight in other.parameters():
+        weight.zero_()  # as if a checkpoint had been loaded
+fully_shard(other, mesh=mesh)
+optimizer = torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.0)
+again.on_train_begin(args, SimpleNamespace(global_step=4), None, model=other, optimizer=optimizer)
+start = dict(llama().named_parameters())
+assert all(torch.equal(whole(value), start[name]) for name, value in again.anchor.items())
+assert again.lam == shield.lam
+
+try:
+    shield.lam, shield.mode = 1.0, "loss"
+    shield.attach(model, torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0))
+    raise AssertionError("the loss form on shards must be refused")
+except HoldfastError as error:
+    assert "shards" in str(error)
+print("as it should be", flush=True)
 dist.destroy_process_group()
 """
 
 
-@pytest.mark.slow
-def test_both_processes_end_with_the_same_bits(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+def in_two(arguments: list[str], extra: dict[str, str]) -> list[str]:
+    """What two processes print that train together; neither may fail."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    common = os.environ | {"TINY": str(Path(__file__).parent), "PYTHONPATH": paths, "WORLD_SIZE": "2"}
+    common = os.environ | extra | {"PYTHONPATH": paths, "WORLD_SIZE": "2"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     children = [
         subprocess.Popen(
-            [sys.executable, str(script)],
-            env=common | {"RANK": str(rank)},
+            [sys.executable, *arguments],
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank in range(2)
     ]
+    said = []
     for child in children:
         out, errors = child.communicate(timeout=300)
-        assert "same bits" in out, errors
+        assert child.returncode == 0, errors
+        said.append(out)
+    return said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [COPIES, SHARDS], ids=["DDP", "FSDP2"])
+def test_protection(script: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(script)
+    extra = {"TINY": str(Path(__file__).parent), "OUT": str(tmp_path)}
+    for out in in_two([str(tmp_path / "train.py")], extra):
+        assert "as it should be" in out
+
+
+@pytest.mark.slow
+def test_the_command_under_a_launcher(tmp_path: Path) -> None:
+    """As `accelerate launch -m holdfast.cli lm finetune` starts it: one model is left, and it was trained."""
+    model, data = saved(tmp_path / "tiny"), tmp_path / "new.jsonl"
+    data.write_text("\n".join(json.dumps({"prompt": p.prompt, "answer": p.answer}) for p in pairs(12, 3)))
+    measure(llama(), sequences(6, seed=5), name="tiny", data="words").save(tmp_path / "imp")
+    how = [
+        "--protect",
+        str(tmp_path / "imp"),
+        "--lam",
+        "0.001",
+        "--lr",
+        "0.01",
+        "--steps",
+        "3",
+        "--threads",
+        "1",
+    ]
+    call = ["-m", "holdfast.cli", "lm", "finetune", "--model", str(model), "--data", str(data), *how]
+    first, second = in_two([*call, "--out", str(tmp_path / "tuned")], {})
+    assert "model: " in first
+    assert "model: " not in second
+    tuned, _ = load_lm(str(tmp_path / "tuned" / "model"))
+    start = llama().state_dict()
+    assert any(not torch.equal(value, start[name]) for name, value in tuned.state_dict().items())
