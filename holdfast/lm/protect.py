@@ -81,8 +81,8 @@ class Protect(TrainerCallback):
             raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
         self.names = {weight: name for name, weight in weights.items()}
         self.clipping = Clipping(weights.values())
-        self.accumulation = 1
-        """Micro-batches of a step, which `Trainer` tells when it begins."""
+        self.parts = 1
+        """Losses that `Trainer` adds up to one step, where it divides them by all items of that step."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
         self._handles: list[Any] = []
@@ -180,8 +180,8 @@ class Protect(TrainerCallback):
             for weight, name in self.names.items()
             if name in self.weights
         ]
-        # A loss that is divided by all items of a step is not divided by its micro-batches any more.
-        parts = self.accumulation if kwargs.get("num_items_in_batch") is not None else 1
+        # A loss that is divided by all items of a step is not averaged over its parts any more.
+        parts = self.parts if kwargs.get("num_items_in_batch") is not None else 1
         output.loss = output.loss + self.lam / 2 / parts * torch.stack(terms).sum()
         return output
 
@@ -189,7 +189,8 @@ class Protect(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Attach; where a training goes on, with the anchor it began with."""
-        self.accumulation = args.gradient_accumulation_steps
+        together = args.world_size if args.average_tokens_across_devices else 1
+        self.parts = args.gradient_accumulation_steps * together
         self._resume(Path(args.output_dir), state.global_step)
         self.attach(kwargs["model"], kwargs["optimizer"])
 

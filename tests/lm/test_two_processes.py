@@ -128,13 +128,41 @@ dist.destroy_process_group()
 """
 
 
-def in_two(arguments: list[str], extra: dict[str, str]) -> list[str]:
-    """What two processes print that train together; neither may fail."""
+LOSS = """
+import os, sys
+from functools import partial
+import torch
+from transformers import Trainer, TrainingArguments
+sys.path.insert(0, os.environ["TINY"])
+from tiny import llama, sequences
+from holdfast.lm import Protect
+from holdfast.lm.artefact import measure
+from holdfast.lm.text import collate
+
+torch.set_num_threads(1)
+world, model = int(os.environ["WORLD_SIZE"]), llama()
+shield = Protect(model, measure(model, sequences(6, seed=5), name="tiny", data="words"), 5.0, mode="loss")
+args = TrainingArguments(
+    os.environ["OUT"], max_steps=4, per_device_train_batch_size=4 // world, gradient_accumulation_steps=2,
+    learning_rate=0.05, lr_scheduler_type="constant", optim="sgd", max_grad_norm=0, save_strategy="no",
+    report_to=[], use_cpu=True, remove_unused_columns=False,
+)
+trainer = Trainer(
+    model, args, data_collator=partial(collate, pad=2), train_dataset=list(sequences(40)), callbacks=[shield]
+)
+trainer.train()
+flat = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+print("weights", flat.double().norm().item(), flat.double().sum().item(), flat.abs().max().item(), flush=True)
+"""
+
+
+def together(arguments: list[str], extra: dict[str, str], world: int = 2) -> list[str]:
+    """What processes print that train together; none may fail."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    common = os.environ | extra | {"PYTHONPATH": paths, "WORLD_SIZE": "2"}
+    common = os.environ | extra | {"PYTHONPATH": paths, "WORLD_SIZE": str(world)}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     children = [
         subprocess.Popen(
@@ -144,7 +172,7 @@ def in_two(arguments: list[str], extra: dict[str, str]) -> list[str]:
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(world)
     ]
     said = []
     for child in children:
@@ -159,7 +187,7 @@ def in_two(arguments: list[str], extra: dict[str, str]) -> list[str]:
 def test_protection(script: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
     extra = {"TINY": str(Path(__file__).parent), "OUT": str(tmp_path)}
-    for out in in_two([str(tmp_path / "train.py")], extra):
+    for out in together([str(tmp_path / "train.py")], extra):
         assert "as it should be" in out
 
 
@@ -182,9 +210,21 @@ def test_the_command_under_a_launcher(tmp_path: Path) -> None:
         "1",
     ]
     call = ["-m", "holdfast.cli", "lm", "finetune", "--model", str(model), "--data", str(data), *how]
-    first, second = in_two([*call, "--out", str(tmp_path / "tuned")], {})
+    first, second = together([*call, "--out", str(tmp_path / "tuned")], {})
     assert "model: " in first
     assert "model: " not in second
     tuned, _ = load_lm(str(tmp_path / "tuned" / "model"))
     start = llama().state_dict()
     assert any(not torch.equal(value, start[name]) for name, value in tuned.state_dict().items())
+
+
+@pytest.mark.slow
+def test_the_loss_form_is_as_strong_in_two_processes_as_in_one(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOSS)
+    extra = {"TINY": str(Path(__file__).parent), "OUT": str(tmp_path)}
+    found = []
+    for world in (1, 2):
+        out = together([str(tmp_path / "train.py")], extra, world)[0]
+        line = next(line for line in out.splitlines() if line.startswith("weights"))
+        found.append([float(number) for number in line.split()[1:]])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
