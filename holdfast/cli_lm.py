@@ -215,7 +215,7 @@ def study(
         raise typer.Exit(130) from None
     finally:
         if any(out.glob("*.json")):
-            console.print(f"report: {write_study(out)}", soft_wrap=True, highlight=False)
+            console.print(f"report: {write_study(out, about=work.about)}", soft_wrap=True, highlight=False)
 
 
 def _first(items: list[Any], count: int) -> list[Any]:

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 Kind = Literal["untouched", "naive", "l2", "mas", "la", "flow", "wise", "la-merge"]
+Stage = Literal["", "rates", "harsh", "sweep", "frontier", "elimination"]
 Record = dict[str, Any]
 
 RATES = (5e-5, 1e-4, 2e-4, 4e-4)
@@ -33,7 +34,7 @@ class Trial:
     clip: float = 1.0
     dtype: Literal["float32", "bfloat16"] = "float32"
     squared: bool = False
-    stage: str = ""
+    stage: Stage = ""
     """Where it is first asked for: it names a table, and decides nothing."""
 
     def spec(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def _frontier(rate: float) -> list[Trial]:
 
 
 def _elimination(rate: float) -> list[Trial]:
-    """The paper's form at strength 1 with one change at a time."""
+    """The paper's form at strength 1, and with one change at a time."""
     changes: tuple[dict[str, Any], ...] = (
         {"clip": 0.0},
         {"normalise": "global"},
@@ -103,4 +104,4 @@ def _elimination(rate: float) -> list[Trial]:
         {"dtype": "bfloat16"},
     )
     raw = Trial("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
-    return [replace(raw, **change) for change in changes]
+    return [raw, *(replace(raw, **change) for change in changes)]

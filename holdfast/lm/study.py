@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,7 +82,6 @@ class Study:
                 trials = plan.send(answer)  # type: ignore[arg-type]
             except StopIteration as end:
                 choices: dict[str, Any] = end.value
-                write_json(self.out / "choices.json", choices)
                 return choices
             answer = self.records(trials)
 
@@ -285,7 +284,12 @@ def _digest(spec: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def records_of(out: Path) -> list[Record]:
-    """The records of a study's folder."""
-    found: Sequence[Any] = [read_json(path) for path in sorted(out.glob("*.json")) if path.stem != "choices"]
-    return [record for record in found if isinstance(record, dict) and "spec" in record]
+def records_of(out: Path, about: Mapping[str, Any] | None = None) -> list[Record]:
+    """The records of a study's folder, each with the name of its file; only those whose spec says `about`."""
+    found = []
+    for path in sorted(out.glob("*.json")):
+        record = read_json(path)
+        spec = record.get("spec") if isinstance(record, dict) else None
+        if isinstance(spec, dict) and all(spec.get(key) == value for key, value in (about or {}).items()):
+            found.append({**record, "digest": path.stem})
+    return found

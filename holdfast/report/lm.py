@@ -1,165 +1,208 @@
-"""The study on language models, from its records: the paper's two tables, and the frontier."""
+"""The study on language models, from its records: the paper's two tables, and the frontier.
+
+The plan is followed as far as the records go: it says what belongs to which table, and what is missing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from holdfast.files import read_json, write_bytes
+from holdfast.files import write_bytes
+from holdfast.lm.plan import Plan, Record, Stage, Trial, loss, study
 from holdfast.lm.study import records_of
 from holdfast.report.figures import PALETTE, Figure
 from holdfast.report.page import assemble, figure_html
 from holdfast.report.tables import Cell, Table, html, markdown
 
-Record = dict[str, Any]
-Spec = dict[str, Any]
-LOSSES = ["old ability", "new ability"]
+TITLES: dict[Stage, str] = {
+    "rates": "naive fine-tuning by rate",
+    "harsh": "at the harsh rate",
+    "frontier": "the others at the harsh rate",
+    "sweep": "strength of the penalty, in the loss and as a proximal step",
+    "elimination": "the loss form at strength 1, and with one change at a time",
+}
 KINDS = ("naive", "l2", "flow", "wise", "mas", "la", "la-merge")
+USUAL = Trial("mas")
 
 
-def write_study(directory: Path) -> Path:
-    """The page and the Markdown of a study's folder."""
-    records = records_of(directory)
-    path = directory / "choices.json"
-    choices = read_json(path) if path.exists() else {}
-    tables = [table for table in (_by(records, *rule) for rule in _rules(choices)) if table.rows]
-    tables += [table for table in [correlations(records)] if table.rows]
-    figures = [figure for figure in [frontier(records, choices)] if figure]
+class Found:
+    """The trainings of a plan, the records they have, and what was chosen by them."""
+
+    def __init__(self, records: Sequence[Record], plan: Plan) -> None:
+        self.trials: list[Trial] = []
+        self.choices: dict[str, Any] = {}
+        self._records = {_key(record["spec"]): record for record in records}
+        answer: list[Record] | None = None
+        try:
+            while True:
+                trials = plan.send(answer)  # type: ignore[arg-type]
+                self.trials += trials
+                made = [record for trial in trials if (record := self.record(trial)) is not None]
+                if len(made) < len(trials):
+                    return  # the plan needs all of them to go on
+                answer = made
+        except StopIteration as end:
+            self.choices = end.value
+
+    def record(self, trial: Trial) -> Record | None:
+        """Of a training, if it has been made."""
+        return self._records.get(_key(trial.spec()))
+
+    def some(self, trials: Sequence[Trial]) -> list[Record]:
+        """Those of the records of some trainings that there are."""
+        return [record for trial in trials if (record := self.record(trial)) is not None]
+
+    def of(self, stage: Stage) -> list[list[Trial]]:
+        """The trainings of a stage; what differs in the seed only is together."""
+        rows: dict[Trial, list[Trial]] = {}
+        for trial in dict.fromkeys(self.trials):
+            if trial.stage == stage:
+                rows.setdefault(replace(trial, seed=0), []).append(trial)
+        return list(rows.values())
+
+    def mean(self, kind: str, ability: str, rate: float = 0.0) -> float | None:
+        """The mean test loss of the untouched model, or of plain fine-tuning at a rate."""
+        own = {t.seed: t for t in self.trials if (t.kind, t.lr) == (kind, rate)}
+        made = self.some(list(own.values()))
+        return fmean(loss(record, ability, "test") for record in made) if made else None
+
+
+def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, Any] | None = None) -> Path:
+    """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
+    found = Found(records_of(directory, about or {}), plan or study())
+    tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
+    tables += [table for table in [correlations(found)] if table.rows]
     numbers = count(1)
-    drawn = "".join(figure_html(figure, numbers) for figure in figures)
-    about = "Test loss per output token, in nats: lower is better. All choices were made on validation items."
-    lines = [f"{name}: {value:g}" for name, value in choices.items()]
-    top = f"<p>{', '.join(lines)}</p>" if lines else "<p class=missing>the study is not finished</p>"
+    drawn = "".join(figure_html(figure, numbers) for figure in [frontier(found)] if figure)
+    words = "Test loss per output token, in nats: lower is better. All choices were made on validation items."
+    lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
+    left = sum(found.record(trial) is None for trial in dict.fromkeys(found.trials))
+    if left:
+        lines.append(f"{left} of {len(dict.fromkeys(found.trials))} trainings are missing")
+    top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
     write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
-    return assemble(directory / "report.html", about, top, body)
+    return assemble(directory / "report.html", words, top, body)
 
 
-def _rules(choices: dict[str, Any]) -> list[tuple[str, str, Callable[[Spec], bool]]]:
-    """A table's name, its title, and which records are in it."""
-    best, harsh = choices.get("best rate"), choices.get("harsh rate")
-
-    def rates(spec: Spec) -> bool:
-        return spec["kind"] in ("untouched", "naive") and spec["seed"] == 0
-
-    def sweep(spec: Spec) -> bool:
-        return spec["lr"] == best and spec["kind"] == "mas" and not _odd(spec)
-
-    def elimination(spec: Spec) -> bool:
-        return (spec["lr"], spec["mode"], spec["strength"]) == (best, "loss", 1.0)
-
-    def harshly(spec: Spec) -> bool:
-        own = spec["kind"] in ("naive", "mas", "la") and spec["mode"] == "proximal"
-        return bool(own and spec["lr"] == harsh)
-
-    def others(spec: Spec) -> bool:
-        return spec["lr"] == harsh and spec["kind"] in ("l2", "flow", "wise", "la-merge")
-
-    return [
-        ("rates", "naive fine-tuning by rate", rates),
-        ("sweep", "strength of the penalty, in the loss and as a proximal step", sweep),
-        ("elimination", "the loss form with one change at a time, at strength 1", elimination),
-        ("harsh", "at the harsh rate", harshly),
-        ("frontier", "the others at the harsh rate", others),
-    ]
-
-
-def _odd(spec: Spec) -> bool:
-    """Whether it is one of the eliminations."""
-    usual = "none" if spec["mode"] == "loss" else "global"
-    plain = {"normalise": usual, "clip": 1.0, "dtype": "float32", "squared": False}
-    return any(spec[name] != value for name, value in plain.items())
-
-
-def _by(records: Sequence[Record], name: str, title: str, wanted: Any) -> Table:
-    """Records that differ in their seed only are one row: mean, and the range over seeds."""
-    rows: dict[tuple[str, ...], list[Record]] = {}
-    for record in records:
-        spec = record["spec"]
-        if wanted(spec):
-            rows.setdefault(_key(spec), []).append(record)
+def losses(found: Found, stage: Stage) -> Table:
+    """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
+    compared = stage in ("harsh", "frontier")
+    untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
+    rows = found.of(stage)
+    rows = rows if untouched is None or stage == "rates" or not rows else [[untouched], *rows]
     cells = []
-    for key in sorted(
-        rows, key=lambda key: (KINDS.index(key[0]) if key[0] in KINDS else -1, key[1:4], float(key[4]))
-    ):
-        some = rows[key]
-        losses = [_range([record[ability]["test"]["loss"] for record in some]) for ability in ("old", "new")]
-        digests = tuple(str(record["spec"]["seed"]) for record in some)
-        row = [*key[:4], f"{float(key[4]):g}", str(len(digests)), *losses]
-        cells.append([Cell(text) for text in row])
-    columns = ["method", "form", "change", "rate", "strength", "seeds", *(f"{name} ↓" for name in LOSSES)]
-    return Table(
-        name, title, columns, cells, naming=3, note="Mean (least to largest over seeds) of the test loss."
+    for trials in rows:
+        made = found.some(trials)
+        digests = tuple(str(record["digest"]) for record in made)
+        row = [*_names(trials[0]), f"{len(made)}/{len(trials)}"]
+        numbers = [_range([loss(one, ability, "test") for one in made]) for ability in ("old", "new")]
+        numbers += _shares(found, trials[0], made) if compared else []
+        cells.append([*map(Cell, row), *(Cell(text, records=digests) for text in numbers)])
+    columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
+    columns += ["gain kept ↑", "damage left ↓"] if compared else []
+    note = "Mean (least to largest over seeds) of the test loss." + (
+        " Gain on the new and damage to the old ability in per cent of those of plain fine-tuning."
+        if compared
+        else ""
     )
+    return Table(stage, TITLES[stage], columns, cells, naming=5, note=note)
 
 
-def _key(spec: dict[str, Any]) -> tuple[str, ...]:
-    changes = {"clip": 1.0, "dtype": "float32", "squared": False}
-    told = [f"{name} {spec[name]}" for name, usual in changes.items() if spec[name] != usual]
-    if spec["kind"] == "mas" and spec["normalise"] != ("none" if spec["mode"] == "loss" else "global"):
-        told.append(f"normalise {spec['normalise']}")
-    form = spec["mode"] if spec["kind"] in ("mas", "la", "l2") else "-"
-    return spec["kind"], form, ", ".join(told) or "-", f"{spec['lr']:g}", repr(spec["strength"])
+def _names(trial: Trial) -> list[str]:
+    """What a row is of."""
+    told = [
+        f"{name} {getattr(trial, name)}"
+        for name in ("clip", "dtype", "squared")
+        if getattr(trial, name) != getattr(USUAL, name)
+    ]
+    if trial.kind == "mas" and trial.normalise != ("none" if trial.mode == "loss" else "global"):
+        told.append(f"normalise {trial.normalise}")
+    form = trial.mode if trial.kind in ("mas", "la", "l2") else "-"
+    strength = "-" if trial.kind in ("untouched", "naive") else f"{trial.strength:g}"
+    rate = "-" if trial.kind == "untouched" else f"{trial.lr:g}"
+    return [trial.kind, form, ", ".join(told) or "-", rate, strength]
+
+
+def _shares(found: Found, trial: Trial, made: Sequence[Record]) -> list[str]:
+    """Of the gain and of the damage of plain fine-tuning."""
+    shares = []
+    for ability in ("new", "old"):
+        start, naive = found.mean("untouched", ability), found.mean("naive", ability, trial.lr)
+        if not made or start is None or naive is None or start == naive or trial.kind == "untouched":
+            shares.append("-")
+            continue
+        own = fmean(loss(record, ability, "test") for record in made)
+        shares.append(f"{100 * (own - start) / (naive - start):.0f} %")
+    return shares
 
 
 def _range(values: Sequence[float]) -> str:
-    mean = sum(values) / len(values)
-    return f"{mean:.3f}" + (f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else "")
+    if not values:
+        return "missing"
+    return f"{fmean(values):.3f}" + (f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else "")
 
 
-def correlations(records: Sequence[Record]) -> Table:
+def correlations(found: Found) -> Table:
     """Between how far weights moved and how much they came to matter."""
     rows = []
-    for record in records:
-        spec, found = record["spec"], record.get("correlation")
-        if found and spec["seed"] == 0:
-            of = f"{spec['model']}, rate {spec['lr']:g}"
-            rows.append(_four(of, "layers", found))
-            rows += [_four(of, kind, values) for kind, values in found["kinds"].items()]
+    for trial in dict.fromkeys(found.trials):
+        record = found.record(trial)
+        if trial.kind == "naive" and trial.stage == "rates" and record and record.get("correlation"):
+            of, measured = f"{record['spec']['model']}, rate {trial.lr:g}", record["correlation"]
+            rows.append(_four(of, "layers", measured, record))
+            rows += [_four(of, kind, values, record) for kind, values in measured["kinds"].items()]
     if rows:
-        rows.append(
-            [Cell(text) for text in ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")]
-        )
+        paper = ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")
+        rows.append([Cell(text) for text in paper])
     title = "correlation of |θ_ft - θ_0| and importance for the new task, over layers"
     return Table("correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2)
 
 
-def _four(of: str, which: str, found: dict[str, float | None]) -> list[Cell]:
-    values = [found[name] for name in ("min", "median", "mean", "max")]
-    return [Cell(of), Cell(which), *(Cell("-" if value is None else f"{value:.2f}") for value in values)]
+def _four(of: str, which: str, measured: dict[str, float | None], record: Record) -> list[Cell]:
+    values = [measured[name] for name in ("min", "median", "mean", "max")]
+    shown = ["-" if value is None else f"{value:.2f}" for value in values]
+    return [Cell(of), Cell(which), *(Cell(text, records=(record["digest"],)) for text in shown)]
 
 
-def frontier(records: Sequence[Record], choices: dict[str, Any]) -> Figure | None:
+def frontier(found: Found) -> Figure | None:
     """Loss of the old ability against that of the new one, a line over the strengths of each method."""
-    harsh = choices.get("harsh rate")
+    rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage)]
     data = []
-    base = [record for record in records if record["spec"]["kind"] == "untouched"]
     for number, kind in enumerate(KINDS):
-        own = [
-            r
-            for r in records
-            if r["spec"]["kind"] == kind and r["spec"]["lr"] == harsh and r["spec"]["mode"] == "proximal"
-        ]
-        own.sort(key=lambda record: (record["spec"]["strength"], record["spec"]["seed"]))
+        own = [trials for trials in rows if trials[0].kind == kind and found.some(trials)]
+        own.sort(key=lambda trials: trials[0].strength)
         if own:
-            data.append(_points(kind, own, PALETTE[number], lines=kind != "naive"))
-    if base:
-        data.append(_points("untouched", base, "#8c96a0", lines=False))
+            data.append(_points(kind, [(t[0], found.some(t)) for t in own], PALETTE[number]))
+    start = [trial for trial in found.trials if trial.kind == "untouched"]
+    if data and found.some(start):
+        data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
-    note = "Down and to the left is better. Points of one method are its strengths and seeds."
+    note = "Down and to the left is better. Points of one method are its strengths, means over seeds."
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
-def _points(name: str, records: Sequence[Record], colour: str, *, lines: bool) -> dict[str, Any]:
+def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) -> dict[str, Any]:
+    def mean(ability: str) -> list[float]:
+        return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
+
     return {
         "type": "scatter",
         "name": name,
-        "mode": "lines+markers" if lines else "markers",
-        "x": [round(record["new"]["test"]["loss"], 4) for record in records],
-        "y": [round(record["old"]["test"]["loss"], 4) for record in records],
-        "text": [f"strength {r['spec']['strength']:g}, seed {r['spec']['seed']}" for r in records],
+        "mode": "lines+markers" if len(rows) > 1 else "markers",
+        "x": mean("new"),
+        "y": mean("old"),
+        "text": [f"strength {trial.strength:g}, {len(made)} seeds" for trial, made in rows],
         "marker": {"color": colour, "size": 9},
         "line": {"color": colour, "width": 1},
     }
+
+
+def _key(spec: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells one training of a study from another."""
+    return tuple(spec[name] for name in USUAL.spec())
