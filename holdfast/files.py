@@ -5,11 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -44,6 +47,22 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits until the block ends: within some libraries it comes out as an error of theirs."""
+    if threading.current_thread() is not threading.main_thread():  # where it never arrives
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda *what: came.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came and callable(before):
+            before(*came[0])
 
 
 class Busy(HoldfastError):

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from holdfast.errors import HoldfastError
-from holdfast.files import sync_directory, write_bytes
+from holdfast.files import sync_directory, uninterrupted, write_bytes
 from holdfast.params import Params
 
 FORMAT = 1
@@ -56,7 +56,7 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 
 def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
     try:
-        with safe_open(path, framework="pt") as file:
+        with uninterrupted(), safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["holdfast"])
             if header["format"] > FORMAT:
                 raise HoldfastError(

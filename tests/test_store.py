@@ -167,6 +167,40 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     one_line(error)
 
 
+def test_an_interrupt_while_reading_is_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within safetensors, torch makes a TypeError of it; the file was then said to be damaged."""
+    path = tmp_path / "t.safetensors"
+    write_tensors(path, state(1.0), {})
+    real = store.safe_open
+
+    class Interrupted:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.file = real(*args, **kwargs)
+
+        def __enter__(self) -> "Interrupted":
+            self.file.__enter__()
+            return self
+
+        def __exit__(self, *what: Any) -> None:
+            self.file.__exit__(*what)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.file, name)
+
+        def get_tensor(self, name: str) -> torch.Tensor:
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt:
+                raise TypeError("could not determine the shape of object type") from None
+            return self.file.get_tensor(name)
+
+    monkeypatch.setattr(store, "safe_open", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        read_tensors(path)
+    monkeypatch.undo()
+    read_tensors(path)
+
+
 # ---- generations -------------------------------------------------------------------------------------
 
 

@@ -324,6 +324,6 @@ def test_ctrl_c_is_clean(files, tiny_bert, tmp_path):
                 break
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert errors.strip() == "stopped; the same command goes on where this one was"
     assert not list(out.glob("*.json"))
