@@ -8,7 +8,7 @@ explicitly). Here the optimiser sees the task loss only; afterwards each weight 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +28,16 @@ def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
 
 
 def step_sizes(
-    optimizer: Optimizer, weight: Tensor, group: dict[str, Any], *, adam: bool = True
+    state: Mapping[str, Any], group: Mapping[str, Any], *, adam: bool = True, part: Any = ...
 ) -> Tensor | float:
-    """r: Adam's own step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr."""
-    state = optimizer.state.get(weight, {})
+    """r: Adam's own step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr.
+
+    From an optimiser's state of a weight; of a part of it, where an index is given.
+    """
     if not adam or "exp_avg_sq" not in state or "betas" not in group:
         return float(group["lr"])
     correction = 1 - group["betas"][1] ** float(state["step"])
-    denominator: Tensor = (state["exp_avg_sq"] / correction).sqrt_().add_(group["eps"])
+    denominator: Tensor = (state["exp_avg_sq"][part] / correction).sqrt_().add_(group["eps"])
     return denominator.reciprocal_().mul_(group["lr"])
 
 
@@ -72,7 +74,7 @@ def pull_after_step(
             for weight in group["params"]:
                 if names[weight] not in pulls[0].weights:  # a throw-away head has no past
                     continue
-                name, r = names[weight], step_sizes(own, weight, group)
+                name, r = names[weight], step_sizes(own.state.get(weight, {}), group)
                 target, total = precise(pulls[0].anchor[name]), pulls[0].lam * pulls[0].weights[name].double()
                 for one in pulls[1:]:
                     # The step size is common to all: shares are of λ a alone, which double precision holds.

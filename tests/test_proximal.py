@@ -108,7 +108,7 @@ def test_one_step_of_sgd_uses_the_learning_rate() -> None:
     pull_after_step(optimizer, {"w": weight}, [Pull({"w": tensor(1.0, 1.0)}, {"w": tensor(1.0, 0.0)}, 5.0)])
     train(optimizer, lambda: 2 * weight.sum(), 1)
     assert weight.tolist() == pytest.approx([1.3 / 1.5, 0.8])
-    assert step_sizes(optimizer, weight, optimizer.param_groups[0]) == 0.1
+    assert step_sizes(optimizer.state.get(weight, {}), optimizer.param_groups[0]) == 0.1
 
 
 def test_one_step_of_adamw_uses_adams_own_step_size() -> None:

@@ -12,7 +12,7 @@ between the two. No strength can make that diverge. `mode="loss"` is the paper's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ from holdfast.importance import SequenceSums
 from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import on_adapters
-from holdfast.lm.shards import cut_like, plain_name, sharded, whole
+from holdfast.lm.shards import Total, cut_like, local, plain_name, sharded, whole
 from holdfast.params import Params, precise, restore, snapshot, trainable
 from holdfast.proximal import STRONGEST, pulled, step_sizes
 from holdfast.store import read_meta, read_tensors, write_tensors
@@ -37,6 +37,7 @@ Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
 Normalise = Literal["global", "tensor", "none"]
 CAP = 1e4
+PIECE = 2**18  # numbers that are handled at once: a few such pieces fit into a cache
 ANCHOR, NOTE = "protect-anchor.safetensors", "protect.json"
 
 
@@ -144,24 +145,37 @@ class Protect(TrainerCallback):
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """The proximal step, tensor by tensor: what it needs beside is of the size of the largest one."""
-        clipped, spent = self.clipping.taken(), 0.0
+        """The proximal step of every weight."""
+        clipped, spent = self.clipping.taken(), Total()
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 name = self.names.get(weight)
-                if name is None or name not in self.weights:
-                    continue
-                anchor = precise(self.anchor[name].to(weight.device))
-                a = precise(self.weights[name].to(weight.device))
-                if self.lam:
-                    r = step_sizes(optimizer, weight, group, adam=self.step == "adam")
-                    strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
-                    weight.copy_(pulled(weight, anchor, strength))
-                if self.budget is not None:
-                    spent += 0.5 * float(whole(((precise(weight) - anchor).square_() * a).sum()))
+                if name is not None and name in self.weights:
+                    spent.add(
+                        self._pull_one(name, weight, optimizer.state.get(weight, {}), group, clipped), weight
+                    )
         if self.budget is not None:  # dual ascent: λ rises while the weights are too far, and falls after
-            self.spent = spent
-            self.lam = max(0.0, self.lam + self.budget_rate * (spent - self.budget))
+            self.spent = spent.everywhere()
+            self.lam = max(0.0, self.lam + self.budget_rate * (self.spent - self.budget))
+
+    def _pull_one(self, name: str, weight: Tensor, state: Any, group: Any, clipped: float) -> float:
+        """The proximal step of one weight, and what it has spent of a budget.
+
+        Piece by piece: what is needed beside stays small, and in the cache, which is three times as fast.
+        """
+        own, spent = local(weight), 0.0
+        state = {key: local(value) for key, value in state.items()}
+        kept = local(self.anchor[name]), local(self.weights[name])
+        for part in pieces(own):
+            u = own[part]
+            anchor, a = (precise(value[part].to(u.device)) for value in kept)
+            if self.lam:
+                r = step_sizes(state, group, adam=self.step == "adam", part=part)
+                strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
+                u.copy_(pulled(u, anchor, strength))
+            if self.budget is not None:
+                spent += 0.5 * float(((precise(u) - anchor).square_() * a).sum())
+        return spent
 
     def _add_penalty(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
         """The paper's form: a term of the loss, whatever that does to Adam's moments and to clipping."""
@@ -304,4 +318,14 @@ def relatively(
 
 def _mean(values: Params) -> float:
     count = sum(value.numel() for value in values.values())
-    return math.fsum(float(value.double().sum()) for value in values.values()) / max(count, 1)
+    return math.fsum(float(value.sum(dtype=torch.float64)) for value in values.values()) / max(count, 1)
+
+
+def pieces(tensor: Tensor) -> Iterator[Any]:
+    """Indices that cut a tensor into pieces of about PIECE numbers, whatever its layout in memory."""
+    if not tensor.dim():
+        yield ...
+        return
+    rows = max(1, PIECE * len(tensor) // max(tensor.numel(), 1))
+    for start in range(0, len(tensor), rows):
+        yield slice(start, start + rows)
