@@ -62,20 +62,24 @@ def study(
     harm = [loss(record, "old") - loss(untouched, "old") for record in naive]
     harsh = min((rate for rate, nats in zip(rates, harm, strict=True) if nats >= HARM), default=max(rates))
 
-    held = [Trial("mas", harsh, lam, seed, stage="harsh") for lam in FINE for seed in seeds]
-    rest = _harsh(harsh, seeds) + _sweep(best, lambdas, seeds) + _frontier(harsh) + _elimination(best)
-    found = (yield held + rest)[: len(held)]
+    trials = [*_harsh(harsh, seeds), *_sweep(best, lambdas, seeds), *_frontier(harsh), *_elimination(best)]
+    records = yield trials
     # The λ to report: the best sum of both abilities on validation items.
     both = dict.fromkeys(FINE, 0.0)
-    for trial, record in zip(held, found, strict=True):
-        both[trial.strength] += loss(record, "old") + loss(record, "new")
+    for trial, record in zip(trials, records, strict=True):
+        if (trial.kind, trial.stage) == ("mas", "harsh"):
+            both[trial.strength] += loss(record, "old") + loss(record, "new")
     return {"best rate": best, "harsh rate": harsh, "chosen lambda": min(both, key=lambda lam: both[lam])}
 
 
 def _harsh(rate: float, seeds: Sequence[int]) -> list[Trial]:
     """At the harsh rate: what protection is needed against, and relative importance beside the plain one."""
-    naive = [Trial("naive", rate, seed=seed, stage="harsh") for seed in seeds]
-    return naive + [Trial("la", rate, lam, seed, stage="harsh") for lam in FINE for seed in seeds]
+    kinds: tuple[Kind, ...] = ("mas", "la")
+    found = []
+    for seed in seeds:
+        found.append(Trial("naive", rate, seed=seed, stage="harsh"))
+        found += [Trial(kind, rate, lam, seed, stage="harsh") for lam in FINE for kind in kinds]
+    return found
 
 
 def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[Trial]:
