@@ -13,7 +13,7 @@ Kind = Literal["untouched", "naive", "l2", "mas", "la", "flow", "wise", "la-merg
 Stage = Literal["", "rates", "harsh", "sweep", "frontier", "elimination"]
 Record = dict[str, Any]
 
-RATES = (5e-5, 1e-4, 2e-4, 4e-4)
+RATES = (2e-5, 5e-5, 1e-4, 2e-4, 4e-4)
 LAMBDAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 FINE = (0.0001, 0.001, 0.01)
 HARM = 0.05  # nats of damage to the old ability from which a rate is called harsh

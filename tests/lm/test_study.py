@@ -47,7 +47,7 @@ def played(losses: Any) -> tuple[list[Trial], dict[str, Any]]:
 def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
     def losses(trial: Trial) -> tuple[float, float]:
         if trial.kind == "naive":
-            return {5e-5: 1.60, 1e-4: 1.62, 2e-4: 1.66, 4e-4: 1.9}[trial.lr], abs(trial.lr - 1e-4)
+            return {2e-5: 1.6, 5e-5: 1.60, 1e-4: 1.62, 2e-4: 1.66, 4e-4: 1.9}[trial.lr], abs(trial.lr - 1e-4)
         if trial.kind == "mas":
             return 1.6, abs(trial.strength - 0.001)
         return 1.6, 1.6
@@ -213,9 +213,9 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
     (tmp_path / "other.json").write_text("[]")
     page = write_study(tmp_path, about={"model": "tiny"}).read_text()
     text = (tmp_path / "report.md").read_text()
-    assert "| mas | proximal | - | 5e-05 | 0.001 | 1/3 | 1.050 | 1.700 | 75 % | 25 % |" in text
-    assert "| mas | proximal | - | 5e-05 | 0.0001 | 0/3 | missing | missing | - | - |" in text
+    assert "| mas | proximal | - | 2e-05 | 0.001 | 1/3 | 1.050 | 1.700 | 75 % | 25 % |" in text
+    assert "| mas | proximal | - | 2e-05 | 0.0001 | 0/3 | missing | missing | - | - |" in text
     assert "trainings are missing" in text
-    assert "mas-5e-05-0.001-0.json" in page, "a number leads to its record"
+    assert "mas-2e-05-0.001-0.json" in page, "a number leads to its record"
     write_study(tmp_path, about={"model": "another"})
     assert "75 %" not in (tmp_path / "report.md").read_text()
