@@ -1,24 +1,21 @@
-"""Protect: the exact proximal step after any optimiser's own, in Trainer and out of it."""
+"""Protect: the exact proximal step after any optimiser's own."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import llama, sequences, tokenizer
+from tiny import importance, llama, same, sequences, weights_of
 from torch import nn
-from transformers import Trainer, TrainingArguments
 
 from holdfast.errors import HoldfastError
-from holdfast.lm import Importance, Protect, clipping
-from holdfast.lm.artefact import Card, measure
-from holdfast.lm.finetune import Recipe, finetune
+from holdfast.lm import Importance, Protect, clipping, protect
+from holdfast.lm.artefact import Card
 from holdfast.lm.protect import normalised, relatively
 from holdfast.lm.text import collate
 from holdfast.proximal import pulled
@@ -28,14 +25,6 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda params: torch.optim.SGD(params, lr=1e-2, momentum=0.9),
     "adafactor": lambda params: torch.optim.Adafactor(params, lr=1e-2, weight_decay=0.0),
 }
-
-
-def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
-
-
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(left[name], right[name]) for name in left)
 
 
 def steps(
@@ -50,13 +39,6 @@ def steps(
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
-
-
-def importance(model: nn.Module) -> Importance:
-    return measure(model, sequences(8, seed=5), name="tiny", data="words")
-
-
-# ---- the step ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
@@ -273,250 +255,32 @@ def test_relative_importance_by_hand() -> None:
     torch.testing.assert_close(found, torch.tensor([0.25 * 0.5, 10 * 0.75 * 1.5]))
 
 
-# ---- in Trainer -------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_pieces_are_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the pieces, with a weight that is a single number and one laid out by columns."""
 
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.one = nn.Parameter(torch.tensor(1.0))
+            self.columns = nn.Parameter(torch.randn(5, 4).T)
+            self.rows = nn.Parameter(torch.randn(3, 50))
 
-def trainer(model: nn.Module, out: Path, *callbacks: Any, **rest: Any) -> Trainer:
-    settings = {
-        "max_steps": 6,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 0.01,
-        "save_strategy": "no",
-    }
-    arguments = TrainingArguments(
-        output_dir=str(out),
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        remove_unused_columns=False,
-        **settings | rest,
+    monkeypatch.setattr(protect, "PIECE", size)
+    model = Odd()
+    start = weights_of(model)
+    strengths = {name: torch.rand_like(value) for name, value in start.items()}
+    shield = Protect(
+        model, Importance(strengths, Card("odd", "none", 0)), lam=3.0, normalise="none", cap=None
     )
-    data = list(sequences(40))
-    return Trainer(
-        model,
-        arguments,
-        train_dataset=data,
-        data_collator=lambda rows: collate(rows, 2),
-        callbacks=list(callbacks),
-    )
-
-
-def test_three_lines_with_the_real_trainer(tmp_path: Path) -> None:
-    """As in the README: importance, Protect, a callback."""
-    naive, model = llama(), llama()
-    trainer(naive, tmp_path / "naive").train()
-    found = importance(model)
-    found.save(tmp_path / "imp")
-
-    protect = Protect(model, Importance.load(f"{tmp_path}/imp/"), lam=100.0)
-    trainer(model, tmp_path / "held", protect).train()
-
-    start = weights_of(llama())
-
-    def moved(one: nn.Module) -> float:
-        return sum(
-            float((found.values[n] * (w.detach() - start[n]) ** 2).sum()) for n, w in one.named_parameters()
-        )
-
-    assert moved(model) < 0.1 * moved(naive)
-
-
-def test_without_strength_the_trainer_trains_as_ever(tmp_path: Path) -> None:
-    naive, model = llama(), llama()
-    trainer(naive, tmp_path / "a", gradient_accumulation_steps=2).train()
-    trainer(
-        model, tmp_path / "b", Protect(model, importance(model), lam=0.0), gradient_accumulation_steps=2
-    ).train()
-    assert same(weights_of(naive), weights_of(model))
-
-
-@pytest.mark.parametrize("mode", ["proximal", "loss"])
-def test_accumulated_batches_are_one_step(tmp_path: Path, mode: Any) -> None:
-    """Twice two sequences or four at once: the same penalty, up to the order of sums."""
-    ends = []
-    for batch, parts in ((4, 1), (2, 2)):
-        model = llama()
-        shield = Protect(model, importance(model), lam=5.0, mode=mode)
-        settings = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": parts}
-        trainer(model, tmp_path / f"{mode}{batch}", shield, lr_scheduler_type="linear", **settings).train()
-        ends.append(weights_of(model))
-    for name, value in ends[0].items():
-        torch.testing.assert_close(ends[1][name], value, rtol=1e-2, atol=2e-3)
-
-
-@pytest.mark.parametrize("budget", [None, 0.5])
-@pytest.mark.parametrize("from_checkpoint", [False, True])
-def test_a_resumed_training_ends_with_the_same_bits(
-    tmp_path: Path, budget: float | None, from_checkpoint: bool
-) -> None:
-    strength: dict[str, Any] = {"lam": 2.0} if budget is None else {"budget": budget}
-    whole = llama()
-    found = importance(whole)
-    trainer(
-        whole, tmp_path / "whole", Protect(whole, found, **strength), save_strategy="steps", save_steps=3
-    ).train()
-    half = llama()
-    shield = Protect(half, found, **strength)
-    stopped = trainer(half, tmp_path / "half", shield, save_strategy="steps", save_steps=3)
-    stopped.add_callback(StopAt(3))
-    stopped.train()
-    # A user may well load the checkpoint's weights first: they are no anchor, and the importance says so.
-    again = llama() if not from_checkpoint else type(half).from_pretrained(tmp_path / "half" / "checkpoint-3")
-    free = Importance(found.values, Card("tiny", "words", 8)) if from_checkpoint else found
-    resumed = trainer(
-        again, tmp_path / "half", Protect(again, free, **strength), save_strategy="steps", save_steps=3
-    )
-    resumed.train(resume_from_checkpoint=True)
-    assert same(weights_of(whole), weights_of(again))
-
-
-from transformers import TrainerCallback  # noqa: E402
-
-
-class StopAt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = state.global_step >= self.step
-
-
-def test_looking_ahead_puts_the_weights_back_and_holds_relatively(tmp_path: Path) -> None:
-    model = llama()
-    start, found = weights_of(model), importance(model)
-    shield = Protect.look_ahead(
-        model,
-        found,
-        lambda: trainer(model, tmp_path / "ahead").train(),
-        list(sequences(10)),
-        lam=3.0,
-        down=0.1,
-    )
-    assert same(start, weights_of(model))
-    assert same(start, shield.anchor)
-    plain = Protect(llama(), found, lam=3.0)
-    ratio = torch.cat(
-        [(shield.weights[n] / plain.weights[n].clamp(min=1e-9)).flatten() for n in shield.weights]
-    )
-    assert float(ratio.max()) > 1 > 0.1 >= float(ratio.min()), "some are held faster, some are let go"
-    trainer(model, tmp_path / "main", shield).train()
-    assert not same(start, weights_of(model))
-
-
-def test_fine_tuning_by_itself_resumes_and_refuses_a_loss_that_is_none(tmp_path: Path) -> None:
-    whole, half = llama(), llama()
-    recipe = Recipe(lr=0.01, steps=6, save_every=2)
-    finetune(whole, sequences(40), 2, recipe, tmp_path / "whole")
-
-    def stop(step: int, steps: int, loss: float) -> None:
-        if step == 4:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        finetune(half, sequences(40), 2, recipe, tmp_path / "half", on_step=stop)
-    again = llama()
-    finetune(again, sequences(40), 2, recipe, tmp_path / "half")
-    assert same(weights_of(whole), weights_of(again))
-    broken = llama()
-    with torch.no_grad():
-        next(iter(broken.parameters())).fill_(float("nan"))
-    with pytest.raises(HoldfastError, match=r"not a number at step 1: lower the rate"):
-        finetune(broken, sequences(8), 2, Recipe(steps=2), tmp_path / "broken")
-
-
-def test_a_finished_training_is_not_trained_on(tmp_path: Path) -> None:
-    recipe = Recipe(lr=0.01, steps=4, save_every=2)
-    first, again, other = llama(), llama(), llama()
-    finetune(first, sequences(20), 2, recipe, tmp_path)
-    finetune(again, sequences(20), 2, recipe, tmp_path)
-    assert same(weights_of(first), weights_of(again))
-    for changed in (
-        {"recipe": Recipe(lr=0.02, steps=4, save_every=2)},
-        {"train": sequences(21)},
-        {"protect": Protect(other, importance(other), lam=1.0)},
-    ):
-        settings: dict[str, Any] = {"train": sequences(20), "recipe": recipe} | changed
-        with pytest.raises(
-            HoldfastError, match=f"another {'data' if 'train' in changed else next(iter(changed))}"
-        ):
-            finetune(
-                other, settings["train"], 2, settings["recipe"], tmp_path, protect=settings.get("protect")
-            )
-
-
-def test_weighted_samples_count_by_their_weight(tmp_path: Path) -> None:
-    """A weight of 0 is a sample that is not there."""
-    data = sequences(8)
-    some, all_of = llama(), llama()
-    recipe = Recipe(lr=0.01, steps=4, batch=8)
-    finetune(all_of, data, 2, recipe, tmp_path / "all", weights=[1.0] * 4 + [0.0] * 4)
-    finetune(some, data.first(4), 2, Recipe(lr=0.01, steps=4, batch=4), tmp_path / "some", weights=[1.0] * 4)
-    for name, value in weights_of(some).items():
-        torch.testing.assert_close(weights_of(all_of)[name], value, rtol=1e-3, atol=1e-4)
-
-
-# ---- LoRA -------------------------------------------------------------------------------------------------
-
-
-def test_lora_is_held_by_its_own_weights(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft")
-    base = llama()
-    found = importance(base)
-    settings = peft.LoraConfig(
-        r=4, target_modules=["q_proj", "v_proj"], lora_dropout=0.0, task_type="CAUSAL_LM"
-    )
-    model, naive = (peft.get_peft_model(llama(), settings) for _ in range(2))
-    shield = Protect(model, found, lam=1e6)
-    assert shield.weights.keys() == {name for name, w in model.named_parameters() if "lora_B" in name}
-    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_B.default.weight"
-    layer = model.get_submodule(name.removesuffix(".lora_B.default.weight"))
-    expected = (
-        layer.scaling["default"]
-        * found.values["model.layers.0.self_attn.q_proj.weight"]
-        @ layer.lora_A["default"].weight.detach().abs().T
-    )
-    raw = Protect(model, found, lam=1.0, normalise="none", cap=None).weights[name]
-    torch.testing.assert_close(raw, expected)
-    trainer(model, tmp_path / "held", shield).train()
-    trainer(naive, tmp_path / "naive").train()
-
-    def effect(one: nn.Module) -> float:
-        return max(float(w.detach().abs().max()) for n, w in one.named_parameters() if "lora_B" in n)
-
-    assert effect(model) < 0.01 * effect(naive)
-    with pytest.raises(HoldfastError, match="measured on other weights"):
-        Protect(peft.get_peft_model(llama(1), settings), found, lam=1.0)
-
-
-@pytest.mark.slow
-def test_it_works_with_trl(tmp_path: Path) -> None:
-    trl = pytest.importorskip("trl")
-    datasets = pytest.importorskip("datasets")
-    rows = [
-        {"input_ids": row["input_ids"].tolist(), "labels": row["labels"].tolist()} for row in sequences(40)
-    ]
-
-    def train(model: nn.Module, *callbacks: Any) -> None:
-        settings = trl.SFTConfig(
-            output_dir=str(tmp_path / "out"), max_steps=5, per_device_train_batch_size=4, learning_rate=0.01,
-            report_to=[], use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True,
-        )  # fmt: skip
-        trl.SFTTrainer(
-            model,
-            settings,
-            train_dataset=datasets.Dataset.from_list(rows),
-            processing_class=tokenizer(),
-            callbacks=list(callbacks),
-        ).train()
-
-    naive, model, off = llama(), llama(), llama()
-    train(naive)
-    train(off, Protect(off, importance(off), lam=0.0))
-    assert same(weights_of(naive), weights_of(off))
-    train(model, Protect(model, importance(model), lam=1e4))
-    start = weights_of(llama())
-
-    def moved(one: nn.Module) -> float:
-        return sum(float((w.detach() - start[n]).abs().sum()) for n, w in one.named_parameters())
-
-    assert moved(model) < 0.5 * moved(naive)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.0)
+    shield.attach(model, optimizer)
+    sum((weight**2).sum() for weight in model.parameters()).backward()  # type: ignore[union-attr]
+    optimizer.step()
+    for name, weight in model.named_parameters():
+        # After one step of Adam, u = θ* - lr sign(g) and r = lr/|g|, to the ε that 1e-5 forgives.
+        gradient = 2 * start[name]
+        u, r = start[name] - 0.1 * gradient.sign(), 0.1 / gradient.abs()
+        expected = pulled(u, start[name], r * 3.0 * strengths[name])
+        torch.testing.assert_close(weight.detach(), expected, rtol=1e-5, atol=1e-6)

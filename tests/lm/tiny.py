@@ -9,8 +9,10 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from holdfast.lm.artefact import Importance, measure
 from holdfast.lm.text import Pair, Sequences, encode
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -61,3 +63,15 @@ def saved(path: Path) -> Path:
     llama().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path
+
+
+def weights_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(left[name], right[name]) for name in left)
+
+
+def importance(model: nn.Module) -> Importance:
+    return measure(model, sequences(8, seed=5), name="tiny", data="words")
