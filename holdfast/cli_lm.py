@@ -19,7 +19,7 @@ lm_app = typer.Typer(help="Language models that learn without forgetting.", no_a
 Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
 Threads = Annotated[int, typer.Option(min=1, help="By default all cores.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA.")]
 CORES = os.cpu_count() or 1
 METAMATH = "metamathqa"  # what the paper trains on, by its public name
@@ -46,7 +46,7 @@ def importance(
     from holdfast.lm.artefact import measure
 
     network, tokenizer = _load(model, dtype)
-    sequences = _sequences(data, "train", tokenizer, max_tokens, data_dir).first(count)
+    sequences = _sequences(data, "train", tokenizer, _room(network, max_tokens), data_dir).first(count)
     with counted(console, "measuring", "sequences") as told:
         found = measure(
             network,
@@ -75,11 +75,16 @@ def finetune(
         float | None, typer.Option(min=0, help="Instead: ½ Σ a (θ - θ*)² to stay within.")
     ] = None,
     mode: Annotated[str, typer.Option(help="proximal, or loss (the paper's form).")] = "proximal",
+    normalise: Annotated[
+        str,
+        typer.Option(help="Importance by its mean: global, tensor, or none (a budget in nats, with fisher)."),
+    ] = "global",
     lr: Annotated[float, typer.Option(min=0)] = 2e-5,
     epochs: Annotated[float, typer.Option(min=0)] = 2.0,
     steps: Annotated[int | None, typer.Option(min=1, help="Instead of epochs.")] = None,
     batch: Annotated[int, typer.Option(min=1)] = 4,
     accumulation: Annotated[int, typer.Option(min=1, help="Batches per step.")] = 1,
+    clip: Annotated[float, typer.Option(min=0, help="Largest norm of a gradient; 0 for none.")] = 1.0,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 100,
     max_tokens: MaxTokens = 512,
     seed: int = 0,
@@ -94,17 +99,22 @@ def finetune(
         raise HoldfastError("--protect needs a strength: --lam, or --budget")
     if mode not in ("proximal", "loss"):
         raise HoldfastError(unknown(mode, ["proximal", "loss"], "mode"))
+    if normalise not in ("global", "tensor", "none"):
+        raise HoldfastError(unknown(normalise, ["global", "tensor", "none"], "normalise"))
     start_torch(threads)
     from holdfast.lm.artefact import Importance
     from holdfast.lm.finetune import Recipe
     from holdfast.lm.finetune import finetune as train
     from holdfast.lm.protect import Protect
 
-    found = Importance.load(protect) if protect else None
-    network, tokenizer = _load(model, dtype)
-    sequences = _sequences(data, "train", tokenizer, max_tokens, data_dir)
-    shield = Protect(network, found, lam, budget=budget, mode=mode) if found else None  # type: ignore[arg-type]
-    recipe = Recipe(lr, epochs, steps, batch, accumulation, seed=seed, save_every=save_every)
+    network, tokenizer = _load(model, dtype, move=False)  # Trainer does
+    shield = None
+    if protect is not None:  # the raw importance is not kept beside what Protect makes of it
+        how: dict[str, Any] = {"budget": budget, "mode": mode, "normalise": normalise}
+        how |= {"cap": None} if normalise == "none" else {}
+        shield = Protect(network, Importance.load(protect), lam, **how)
+    sequences = _sequences(data, "train", tokenizer, _room(network, max_tokens), data_dir)
+    recipe = Recipe(lr, epochs, steps, batch, accumulation, clip, seed, save_every)
     try:
         with counted(console, "training", "steps") as told:
             train(
@@ -158,7 +168,8 @@ def evaluate(
             programs = tasks.programs(place, part)[:count]  # type: ignore[arg-type]
             result = judge.mbpp_pass(network, tokenizer, programs, solved, told)
         else:
-            sequences = _sequences(data, part, tokenizer, max_tokens, data_dir).first(count)
+            room = _room(network, max_tokens)
+            sequences = _sequences(data, part, tokenizer, room, data_dir).first(count)
             found = judge.output_loss(network, sequences, tokenizer.pad_token_id, told=told)
             result = {"loss": found.loss, "perplexity": math.exp(found.loss)}
             result |= {"token accuracy": found.accuracy, "tokens": found.tokens}
@@ -224,15 +235,27 @@ def _first(items: list[Any], count: int) -> list[Any]:
     return items[:count]
 
 
-def _load(model: str, dtype: str) -> tuple[Any, Any]:
+def _load(model: str, dtype: str, *, move: bool = True) -> tuple[Any, Any]:
+    """A model and its tokenizer, on a GPU if there is one."""
     import torch
 
     from holdfast.models.sources import load_lm
 
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16}
     if dtype not in known:
         raise HoldfastError(unknown(dtype, list(known), "dtype"))
-    return load_lm(model, known[dtype])
+    network, tokenizer = load_lm(model, known[dtype])
+    return (network.to("cuda") if move and torch.cuda.is_available() else network), tokenizer  # type: ignore[arg-type]
+
+
+def _room(network: Any, max_tokens: int) -> int:
+    """The tokens a sequence may have: what was asked for, or what the model was made for."""
+    from holdfast.lm.evaluate import context_of
+
+    made_for = context_of(network) or max_tokens
+    if made_for < max_tokens:
+        console.print(f"the model has room for {made_for} tokens, not {max_tokens}", highlight=False)
+    return min(made_for, max_tokens)
 
 
 def _data_dir(given: Path | None) -> Path:

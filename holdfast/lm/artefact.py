@@ -130,7 +130,7 @@ def measure(
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """A hash of weights, the same in single and in half precision."""
+    """A hash of weights, the same in float32 and in bfloat16."""
     total = hashlib.sha256()
     for name in sorted(weights):
         rounded = whole(weights[name].detach()).to(torch.bfloat16).contiguous().view(torch.int16)

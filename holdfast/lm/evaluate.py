@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from holdfast.errors import HoldfastError
 from holdfast.importance import eval_mode
 from holdfast.lm import sandbox
-from holdfast.lm.tasks import Program, final_number, plain_number
+from holdfast.lm.tasks import Program, code_of, final_number, plain_number
 from holdfast.lm.text import Pair, Sequences, collate
 from holdfast.losses import IGNORED
 
@@ -58,12 +59,17 @@ def output_loss(
 def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], tokens: int) -> str:
     """Greedy continuation up to a stop string, which is left out."""
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
+    room, length = context_of(model), inputs["input_ids"].shape[1] + tokens
+    if room is not None and length > room:
+        raise HoldfastError(
+            f"a prompt and its answer take {length} tokens, the model has room for {room}; use fewer --shots"
+        )
     with eval_mode(model):
         found = model.generate(
             **inputs,
             do_sample=False,
             max_new_tokens=tokens,
-            stop_strings=list(stops),
+            stop_strings=list(stops) or None,
             tokenizer=tokenizer,
             pad_token_id=tokenizer.pad_token_id,
         )
@@ -71,6 +77,12 @@ def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], toke
     for stop in stops:
         text = text.partition(stop)[0]
     return text
+
+
+def context_of(model: Any) -> int | None:
+    """How many tokens a model was made for, if it says so."""
+    room = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    return int(room) if room else None
 
 
 def gsm8k_exact(
@@ -95,8 +107,8 @@ def mbpp_pass(
     before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
     passed = 0
     for number, item in enumerate(items, start=1):
-        code = generate(model, tokenizer, before + item.prompt, ("[DONE]",), 256)
-        passed += passes(item, code)
+        said = generate(model, tokenizer, before + item.prompt, ("[DONE]",), 256)
+        passed += passes(item, code_of(said))
         told(number, len(items))
     return {"pass@1": passed / len(items)}
 

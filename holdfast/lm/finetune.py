@@ -72,6 +72,8 @@ class Tuner(Trainer):
         inputs = dict(inputs)
         weights, labels = inputs.pop("weight"), inputs.pop("labels")
         loss = (weights * sequence_losses(model(**inputs).logits, labels)).mean()
+        if kwargs.get("num_items_in_batch") is not None:  # Trainer then leaves the mean over parts to us
+            loss = loss / self.args.gradient_accumulation_steps
         return (loss, None) if kwargs.get("return_outputs") else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -79,9 +81,10 @@ class Tuner(Trainer):
         loss: Tensor = super().training_step(*args, **kwargs)
         if not math.isfinite(float(loss)):
             saved = last_checkpoint(Path(self.args.output_dir or "."))
-            kept = f"; the last checkpoint is {saved}" if saved else ""
+            kept = f"; what there was before is in {saved}" if saved else ""
             raise Collapsed(
-                f"the loss is not a number at step {self.state.global_step + 1}: lower the rate{kept}"
+                f"the loss is not a number at step {self.state.global_step + 1}: start again with a lower "
+                f"rate, in another folder{kept}"
             )
         return loss
 
@@ -146,6 +149,8 @@ def finetune(
             if protect is not None:
                 protect.detach()
     if save_to is not None:
+        if trainer.is_fsdp_enabled:  # shards by themselves are no model
+            trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(str(save_to))
     return ended
 

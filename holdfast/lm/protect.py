@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ from holdfast.lm.lora import on_adapters
 from holdfast.lm.shards import Total, cut_like, local, plain_name, sharded, whole
 from holdfast.params import Params, precise, restore, snapshot, trainable
 from holdfast.proximal import STRONGEST, pulled, step_sizes
-from holdfast.store import read_meta, read_tensors, write_tensors
+from holdfast.store import read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
@@ -84,6 +85,9 @@ class Protect(TrainerCallback):
         self.clipping = Clipping(weights.values())
         self.parts = 1
         """Losses that `Trainer` adds up to one step, where it divides them by all items of that step."""
+        self.mark: str | None = None
+        """The fingerprint of the anchor, once it is kept on disk."""
+        self._probe: Tensor | None = None
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
         self._handles: list[Any] = []
@@ -109,6 +113,11 @@ class Protect(TrainerCallback):
             raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
         # Wrapping may have put other objects in the place of weights: FSDP2 does.
         self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
+        if gone := sorted(self.weights.keys() - set(self.names.values())):
+            raise HoldfastError(
+                f"{gone[0]} is to be held, but is not among the weights that are trained: make Protect after "
+                "freezing and wrapping (FSDP1, which renames them, cannot be held; FSDP2 can)"
+            )
         self.clipping = Clipping(self.names)
         own = [weight for group in inner.param_groups for weight in group["params"]]
         if not any(self.names.get(weight) in self.weights for weight in own):
@@ -121,6 +130,7 @@ class Protect(TrainerCallback):
                 raise HoldfastError("mode='loss' does not work on shards: leave mode at its default")
             if self.lam:
                 self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
+                self._handles.append(inner.register_step_pre_hook(self._check_penalty))
             return self
         if self.lam or self.budget is not None:
             self._follow()
@@ -194,29 +204,54 @@ class Protect(TrainerCallback):
             for weight, name in self.names.items()
             if name in self.weights
         ]
+        self._probe = torch.ones_like(terms[0], requires_grad=torch.is_grad_enabled())
         # A loss that is divided by all items of a step is not averaged over its parts any more.
         parts = self.parts if kwargs.get("num_items_in_batch") is not None else 1
-        output.loss = output.loss + self.lam / 2 / parts * torch.stack(terms).sum()
+        output.loss = output.loss + self.lam / 2 / parts * self._probe * torch.stack(terms).sum()
         return output
+
+    def _check_penalty(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Refuse to train on where a trainer makes its own loss of the model's output, and drops ours."""
+        if self._probe is not None and self._probe.requires_grad and self._probe.grad is None:
+            raise HoldfastError(
+                "this trainer does not use the model's own loss, so that mode='loss' would hold nothing: "
+                "use the proximal form"
+            )
 
     # ---- as a callback of Trainer -----------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attach; where a training goes on, with the anchor it began with."""
+        """Attach; where a training goes on, with the anchor it began with, which else is kept from now on."""
+        out = Path(args.output_dir)
         together = args.world_size if args.average_tokens_across_devices else 1
         self.parts = args.gradient_accumulation_steps * together
-        self._resume(Path(args.output_dir), state.global_step)
+        if state.global_step:
+            self._resume(out, state.global_step)
+        elif args.save_strategy != "no":
+            self._keep(out, first=state.is_world_process_zero)
         self.attach(kwargs["model"], kwargs["optimizer"])
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the strength before a checkpoint is written: one without a note could not be gone on from."""
+        if control.should_save:
+            self.on_save(args, state, control, **kwargs)
+
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Keep the anchor beside the checkpoints, once, and the strength in each."""
+        """Note how strong the protection was at this step."""
+        out = Path(args.output_dir)
+        if self.mark is None:  # saving was not planned for
+            self._keep(out, first=state.is_world_process_zero)
+        if state.is_world_process_zero:
+            lams = read_json(out / NOTE)["lam"] if (out / NOTE).exists() else {}
+            write_json(out / NOTE, {"anchor": self.mark, "lam": lams | {str(state.global_step): self.lam}})
+
+    def _keep(self, out: Path, *, first: bool) -> None:
+        """Write the anchor beside the checkpoints, once."""
         anchor = {name: whole(value) for name, value in self.anchor.items()}
-        if not state.is_world_process_zero:
-            return
-        out, mark = Path(args.output_dir), fingerprint(anchor)
-        if not (out / ANCHOR).exists() or read_meta(out / ANCHOR) != mark:
-            write_tensors(out / ANCHOR, {"anchor": anchor}, mark)
-        write_json(out / f"checkpoint-{state.global_step}" / NOTE, {"lam": self.lam, "anchor": mark})
+        self.mark = fingerprint(anchor)
+        if first:
+            (out / NOTE).unlink(missing_ok=True)
+            write_tensors(out / ANCHOR, {"anchor": anchor}, self.mark)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach."""
@@ -224,17 +259,17 @@ class Protect(TrainerCallback):
 
     def _resume(self, out: Path, step: int) -> None:
         """A resumed Trainer loads weights before it begins: what they are now is no anchor."""
-        note = out / f"checkpoint-{step}" / NOTE
-        if not step:
-            return
-        if not note.exists():
-            raise HoldfastError(f"{note.parent} was not trained with protection: start anew, or without it")
-        noted = read_json(note)
+        noted = read_json(out / NOTE) if (out / NOTE).exists() else {"lam": {}}
+        if str(step) not in noted["lam"]:
+            raise HoldfastError(
+                f"{out} has no protected training that came to step {step}: go on in the folder it began in, "
+                "start anew, or train without protection"
+            )
         if self.budget is not None:
-            self.lam = float(noted["lam"])
-        tensors, mark = read_tensors(out / ANCHOR)
-        if mark != noted["anchor"]:
-            raise HoldfastError(f"{out / ANCHOR} is not the anchor of {note.parent}; start anew")
+            self.lam = float(noted["lam"][str(step)])
+        tensors, self.mark = read_tensors(out / ANCHOR)
+        if self.mark != noted["anchor"]:
+            raise HoldfastError(f"{out / ANCHOR} is not the anchor of this training; start anew")
         self.anchor = {name: self._kept(value) for name, value in tensors["anchor"].items()}
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
@@ -262,19 +297,19 @@ class Protect(TrainerCallback):
         `train` fine-tunes the model in place, without protection; on `data` the importance of what it came to
         is measured. Then the weights go back to where they were, and α' takes the place of the importance.
         """
-        importance.check(snapshot(model))
-        start = snapshot(model)
+        start, past = snapshot(model), on_adapters(model, importance)
         train()
         sums = SequenceSums(model, importance.card.kind, squared=importance.card.squared)
         for sequence in data:
             sums.add(model, sequence)
         ahead = sums.mean()
         restore(model, start)
+        held = {name: past[name] for name in start if name in past}
         weights = relatively(
-            importance.values, ahead, lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
+            held, ahead, lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
             strategy=strategy, normalise=normalise, cap=cap,
         )  # fmt: skip
-        found = Importance(weights, importance.card)
+        found = Importance(weights, replace(importance.card, fingerprint=""))  # it has been checked
         return cls(model, found, lam, normalise="none", cap=None, **rest)
 
 
@@ -309,7 +344,7 @@ def relatively(
     held = normalised(past, normalise, cap)
     found = {}
     for name, value in past.items():
-        rho = relative_importance(precise(value) / scale, precise(ahead[name]) / scale)
+        rho = relative_importance(precise(value) / scale, precise(ahead[name]).to(value.device) / scale)
         tau = cutoff(rho, fraction)
         lowest, highest = up_bounds(tau, lam, lam_max or 0.0)
         found[name] = modulate(held[name], rho, tau, lowest + up * (highest - lowest), down, strategy)

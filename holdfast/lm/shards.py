@@ -69,5 +69,5 @@ class Total:
 
 
 def plain_name(name: str) -> str:
-    """A weight's name without what DistributedDataParallel and torch.compile put into it."""
-    return name.removeprefix("module.").replace("_orig_mod.", "")
+    """A weight's name without what DDP, torch.compile and activation checkpointing put into it."""
+    return name.removeprefix("module.").replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")

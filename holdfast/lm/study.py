@@ -275,7 +275,8 @@ def words(trial: Trial) -> str:
 
 def _distance(start: Params, model: nn.Module) -> float:
     total = sum(
-        float((w.detach().float() - start[n].float()).square().sum()) for n, w in trainable(model).items()
+        float((w.detach().cpu().float() - start[n].cpu().float()).square().sum())
+        for n, w in trainable(model).items()
     )
     return float(total**0.5)
 

@@ -88,6 +88,15 @@ def mbpp(folder: Path, part: Part) -> list[Pair]:
     return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
 
+def code_of(said: str) -> str:
+    """The program in an answer: within the fence it opens with, or up to a fence that closes it."""
+    before, fence, after = said.partition("```")
+    if not fence or before.strip():
+        return before
+    language, _, rest = after.partition("\n")
+    return (rest if language.strip().isalnum() or not language.strip() else after).partition("```")[0]
+
+
 def _unix(code: str) -> str:
     return code.replace("\r\n", "\n").strip("\n")
 

@@ -14,7 +14,7 @@ from transformers import Trainer, TrainingArguments
 from holdfast.errors import HoldfastError
 from holdfast.lm import Importance, Protect
 from holdfast.lm.artefact import Card
-from holdfast.lm.finetune import Recipe, finetune
+from holdfast.lm.finetune import Recipe, finetune, sequence_losses
 from holdfast.lm.text import collate
 
 
@@ -145,6 +145,58 @@ def test_looking_ahead_puts_the_weights_back_and_holds_relatively(tmp_path: Path
     assert not same(start, weights_of(model))
 
 
+def test_looking_ahead_where_not_all_is_trained(tmp_path: Path) -> None:
+    """Adapters, and a model with a frozen part: the importance is of more than is held."""
+    peft = pytest.importorskip("peft")
+    found = importance(llama())
+    frozen = llama()
+    frozen.get_input_embeddings().weight.requires_grad_(False)
+    adapted = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    for number, model in enumerate((frozen, adapted)):
+        before = weights_of(model)
+        ahead = trainer(model, tmp_path / f"ahead{number}")
+        shield = Protect.look_ahead(
+            model, found, lambda ahead=ahead: ahead.train(), list(sequences(6)), lam=1.0
+        )
+        assert same(before, weights_of(model))
+        live = {name for name, weight in model.named_parameters() if weight.requires_grad}
+        assert shield.weights.keys() <= live
+        trainer(model, tmp_path / f"main{number}", shield).train()
+        assert not same(before, weights_of(model))
+
+
+def test_a_loss_that_is_not_used_holds_nothing_and_says_so(tmp_path: Path) -> None:
+    """As TRL does: the trainer makes its own loss of the logits."""
+    model = llama()
+    own = trainer(model, tmp_path / "out", Protect(model, importance(model), lam=1.0, mode="loss"))
+    own.compute_loss = lambda model, inputs, *_, **__: sequence_losses(  # type: ignore[method-assign]
+        model(**inputs).logits, inputs["labels"]
+    ).mean()
+    with pytest.raises(HoldfastError, match="does not use the model's own loss"):
+        own.train()
+
+
+def test_a_kill_just_after_a_checkpoint_leaves_a_training_to_go_on_with(tmp_path: Path) -> None:
+    """The note is there before the checkpoint is; `on_save` need not be reached."""
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3}
+    whole, half = llama(), llama()
+    found = importance(whole)
+    trainer(whole, tmp_path / "whole", Protect(whole, found, lam=2.0), **saving).train()
+    shield = Protect(half, found, lam=2.0)
+    killed = trainer(half, tmp_path / "half", shield, **saving)
+
+    def killed_here(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    killed.callback_handler.on_save = killed_here  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    again = llama()
+    resumed = trainer(again, tmp_path / "half", Protect(again, found, lam=2.0), **saving)
+    resumed.train(resume_from_checkpoint=True)
+    assert same(weights_of(whole), weights_of(again))
+
+
 def test_fine_tuning_by_itself_resumes_and_refuses_a_loss_that_is_none(tmp_path: Path) -> None:
     whole, half = llama(), llama()
     recipe = Recipe(lr=0.01, steps=6, save_every=2)
@@ -162,7 +214,7 @@ def test_fine_tuning_by_itself_resumes_and_refuses_a_loss_that_is_none(tmp_path:
     broken = llama()
     with torch.no_grad():
         next(iter(broken.parameters())).fill_(float("nan"))
-    with pytest.raises(HoldfastError, match=r"not a number at step 1: lower the rate"):
+    with pytest.raises(HoldfastError, match=r"not a number at step 1: start again with a lower rate"):
         finetune(broken, sequences(8), 2, Recipe(steps=2), tmp_path / "broken")
 
 
@@ -259,3 +311,6 @@ def test_it_works_with_trl(tmp_path: Path) -> None:
         return sum(float((w.detach() - start[n]).abs().sum()) for n, w in one.named_parameters())
 
     assert moved(model) < 0.5 * moved(naive)
+    other = llama()
+    with pytest.raises(HoldfastError, match="does not use the model's own loss"):
+        train(other, Protect(other, importance(other), lam=1e4, mode="loss"))

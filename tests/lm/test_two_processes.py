@@ -103,7 +103,7 @@ for how in ({"lam": 2.0}, {"lam": 0.0}, {"lam": 2.0, "step": "lr"}, {"budget": 1
 out = Path(os.environ["OUT"])
 (out / "checkpoint-4").mkdir(parents=True, exist_ok=True)
 args = SimpleNamespace(output_dir=str(out), gradient_accumulation_steps=1, world_size=2)
-args.average_tokens_across_devices = True
+args.average_tokens_across_devices, args.save_strategy = True, "steps"
 shield.on_save(args, SimpleNamespace(global_step=4, is_world_process_zero=rank == 0), None)
 dist.barrier()
 other = llama()
