@@ -2,5 +2,6 @@
 
 from holdfast.lm.artefact import Importance
 from holdfast.lm.protect import Protect
+from holdfast.models.sources import load_lm
 
-__all__ = ["Importance", "Protect"]
+__all__ = ["Importance", "Protect", "load_lm"]

@@ -108,4 +108,7 @@ def _elimination(rate: float) -> list[Trial]:
         {"dtype": "bfloat16"},
     )
     raw = Trial("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
-    return [raw, *(replace(raw, **change) for change in changes)]
+    # What a change does without any penalty, so that it is not laid at the penalty's door.
+    plain = Trial("naive", rate, stage="elimination")
+    controls = [plain, replace(plain, clip=0.0), replace(plain, dtype="bfloat16")]
+    return [raw, *(replace(raw, **change) for change in changes), *controls]

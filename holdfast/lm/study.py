@@ -139,7 +139,7 @@ class Study:
             self.tune(model, trial)
         record: Record = {"old": self.losses(model, self.old), "new": self.losses(model, self.new)}
         record["moved"] = _distance(start, model)
-        if trial.kind == "naive":
+        if trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32"):
             record["correlation"] = correlation(start, snapshot(model), self.ahead(trial).values)
         return record
 
@@ -190,17 +190,17 @@ class Study:
 
     def ahead(self, trial: Trial) -> Importance:
         """Of what plain fine-tuning comes to, for the new ability."""
-        place = self.work / f"ahead-{trial.lr:g}-{trial.seed}-{trial.clip:g}"
+        place = self.work / f"ahead-{_of(trial)}"
         return self._measured(place, self.new, at=self.naive(trial))
 
     def naive(self, trial: Trial) -> Params:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
-        place = self.work / f"naive-{trial.lr:g}-{trial.seed}-{trial.clip:g}"
+        place = self.work / f"naive-{_of(trial)}"
         path = place / "weights.safetensors"
         with locked(place, patience=math.inf):  # another process may be just training it
             if not path.exists():
-                plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip)
-                model = self.load(torch.float32)
+                plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip, dtype=trial.dtype)
+                model = self.load(getattr(torch, trial.dtype))
                 self.tune(model, plain)
                 write_tensors(path, {"weights": snapshot(model)}, None)
         return read_tensors(path)[0]["weights"]
@@ -271,6 +271,12 @@ def words(trial: Trial) -> str:
     plain = asdict(Trial("naive"))
     changed = {name: value for name, value in trial.spec().items() if value != plain[name] and name != "kind"}
     return " ".join([trial.kind, *(f"{name} {value}" for name, value in changed.items())])
+
+
+def _of(trial: Trial) -> str:
+    """What names the plain fine-tuning a training refers to."""
+    half = "" if trial.dtype == "float32" else f"-{trial.dtype}"
+    return f"{trial.lr:g}-{trial.seed}-{trial.clip:g}{half}"
 
 
 def _distance(start: Params, model: nn.Module) -> float:

@@ -13,8 +13,8 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.files import write_bytes
-from holdfast.lm.plan import Plan, Record, Stage, Trial, loss, study
-from holdfast.lm.study import records_of
+from holdfast.lm.plan import HARM, Plan, Record, Stage, Trial, loss, study
+from holdfast.lm.study import COLLAPSED, records_of
 from holdfast.report.figures import PALETTE, Figure
 from holdfast.report.page import assemble, figure_html
 from holdfast.report.tables import Cell, Table, html, markdown
@@ -65,25 +65,25 @@ class Found:
                 rows.setdefault(replace(trial, seed=0), []).append(trial)
         return list(rows.values())
 
-    def mean(self, kind: str, ability: str, rate: float = 0.0) -> float | None:
-        """The mean test loss of the untouched model, or of plain fine-tuning at a rate."""
-        own = {t.seed: t for t in self.trials if (t.kind, t.lr) == (kind, rate)}
-        made = self.some(list(own.values()))
-        return fmean(loss(record, ability, "test") for record in made) if made else None
+    def plain(self, trial: Trial, ability: str) -> tuple[float, float] | None:
+        """The test losses of the untouched model, and of plain fine-tuning at the rate and with the seed."""
+        start, naive = self.record(Trial("untouched")), self.record(Trial("naive", trial.lr, seed=trial.seed))
+        return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
 
 
 def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, Any] | None = None) -> Path:
     """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
     found = Found(records_of(directory, about or {}), plan or study())
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
-    tables += [table for table in [correlations(found)] if table.rows]
+    tables += [table for table in (compared(found), correlations(found)) if table.rows]
     numbers = count(1)
     drawn = "".join(figure_html(figure, numbers) for figure in [frontier(found)] if figure)
     words = "Test loss per output token, in nats: lower is better. All choices were made on validation items."
     lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
-    left = sum(found.record(trial) is None for trial in dict.fromkeys(found.trials))
+    asked = {_key(trial.spec()): found.record(trial) for trial in found.trials}
+    left = sum(record is None for record in asked.values())
     if left:
-        lines.append(f"{left} of {len(dict.fromkeys(found.trials))} trainings are missing")
+        lines.append(f"{left} of {len(asked)} trainings are missing")
     top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
     write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
@@ -92,7 +92,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
 
 def losses(found: Found, stage: Stage) -> Table:
     """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
-    compared = stage in ("harsh", "frontier")
+    compared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
     untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
     rows = found.of(stage)
     rows = rows if untouched is None or stage == "rates" or not rows else [[untouched], *rows]
@@ -102,15 +102,22 @@ def losses(found: Found, stage: Stage) -> Table:
         digests = tuple(str(record["digest"]) for record in made)
         row = [*_names(trials[0]), f"{len(made)}/{len(trials)}"]
         numbers = [_range([loss(one, ability, "test") for one in made]) for ability in ("old", "new")]
-        numbers += _shares(found, trials[0], made) if compared else []
+        numbers += _shares(found, trials) if compared else []
+        numbers += _excess(found, trials) if bounded else []
         cells.append([*map(Cell, row), *(Cell(text, records=digests) for text in numbers)])
     columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
     columns += ["gain kept ↑", "damage left ↓"] if compared else []
-    note = "Mean (least to largest over seeds) of the test loss." + (
-        " Gain on the new and damage to the old ability in per cent of those of plain fine-tuning."
-        if compared
-        else ""
-    )
+    columns += ["old, worst ↓", "new, worst ↓"] if bounded else []
+    note = "Mean (least to largest over seeds) of the test loss."
+    if compared:
+        note += (
+            " Gain on the new and damage to the old ability in per cent of plain fine-tuning's, same seeds."
+        )
+    if bounded:
+        note += (
+            " Worst of the seeds: the old ability's loss over the larger of plain fine-tuning's and the "
+            "untouched model's, the new ability's over the untouched model's."
+        )
     return Table(stage, TITLES[stage], columns, cells, naming=5, note=note)
 
 
@@ -129,23 +136,61 @@ def _names(trial: Trial) -> list[str]:
     return [trial.kind, form, ", ".join(told) or "-", rate, strength]
 
 
-def _shares(found: Found, trial: Trial, made: Sequence[Record]) -> list[str]:
-    """Of the gain and of the damage of plain fine-tuning."""
+def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
+    """Of the gain and of the damage of plain fine-tuning with the same seeds."""
     shares = []
-    for ability in ("new", "old"):
-        start, naive = found.mean("untouched", ability), found.mean("naive", ability, trial.lr)
-        if not made or start is None or naive is None or start == naive or trial.kind == "untouched":
-            shares.append("-")
-            continue
-        own = fmean(loss(record, ability, "test") for record in made)
-        shares.append(f"{100 * (own - start) / (naive - start):.0f} %")
+    for ability, least in (("new", 0.0), ("old", HARM)):
+        own, whole = 0.0, 0.0
+        for trial in trials if trials[0].kind != "untouched" else ():
+            record, plain = found.record(trial), found.plain(trial, ability)
+            if record and plain:
+                own += loss(record, ability, "test") - plain[0]
+                whole += plain[1] - plain[0]
+        made = max(len(found.some(trials)), 1)
+        shares.append(f"{100 * own / whole:.0f} %" if abs(whole) / made > least else "-")
     return shares
 
 
-def _range(values: Sequence[float]) -> str:
+def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
+    """How far the worst seed is above what must not be exceeded."""
+    worst: dict[str, list[float]] = {"old": [], "new": []}
+    for trial in trials if trials[0].kind != "untouched" else ():
+        record = found.record(trial)
+        for ability, over in worst.items():
+            plain = found.plain(trial, ability)
+            if record and plain:
+                bound = max(plain) if ability == "old" else plain[0]
+                over.append(loss(record, ability, "test") - bound)
+    return [f"{max(over):+.3f}" if over else "-" for over in worst.values()]
+
+
+def compared(found: Found) -> Table:
+    """Relative importance against the plain one, strength by strength, seed by seed."""
+    rows = []
+    for trials in found.of("harsh"):
+        if trials[0].kind != "la":
+            continue
+        pairs = [(found.record(t), found.record(replace(t, kind="mas"))) for t in trials]
+        made = [(la, mas) for la, mas in pairs if la and mas]
+        row = [f"{trials[0].strength:g}", f"{len(made)}/{len(trials)}"]
+        cells = [Cell(text) for text in row]
+        records = tuple(one["digest"] for pair in made for one in pair)
+        for ability in ("old", "new"):
+            gaps = [loss(la, ability, "test") - loss(mas, ability, "test") for la, mas in made]
+            cells.append(Cell(_range(gaps, sign="+"), records=records))
+        rows.append(cells)
+    columns = ["strength", "seeds", "old ability ↓", "new ability ↓"]
+    note = "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better."
+    return Table("la-mas", "relative importance against the plain one", columns, rows, note=note)
+
+
+def _range(values: Sequence[float], sign: str = "") -> str:
     if not values:
         return "missing"
-    return f"{fmean(values):.3f}" + (f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else "")
+    if max(values) >= COLLAPSED:
+        return "collapsed"
+    ends = f" ({min(values):{sign}.3f} to {max(values):{sign}.3f})" if len(values) > 1 else ""
+    return f"{fmean(values):{sign}.3f}{ends}"
 
 
 def correlations(found: Found) -> Table:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import importance, llama, same, sequences, tokenizer, weights_of
+from conftest import ROOT
+from tiny import importance, llama, same, saved, sequences, tokenizer, weights_of
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
@@ -43,15 +44,22 @@ def trainer(model: nn.Module, out: Path, *callbacks: Any, **rest: Any) -> Traine
     )
 
 
-def test_three_lines_with_the_real_trainer(tmp_path: Path) -> None:
-    """As in the README: importance, Protect, a callback."""
-    naive, model = llama(), llama()
-    trainer(naive, tmp_path / "naive").train()
-    found = importance(model)
-    found.save(tmp_path / "imp")
+def test_three_lines_with_the_real_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's own lines, on a folder where the tiny model is: what it learns, it learns close by."""
+    readme = (ROOT / "README.md").read_text()
+    section = readme.partition("## Protect a language model")[2]
+    lines = section.partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    found = importance(llama())
+    found.save("imp")
+    saved(tmp_path / "smollm2")
 
-    protect = Protect(model, Importance.load(f"{tmp_path}/imp/"), lam=100.0)
-    trainer(model, tmp_path / "held", protect).train()
+    def train(code: str) -> nn.Module:
+        plain = trainer(llama(), tmp_path / "out")
+        given = {"args": plain.args, "data": plain.train_dataset, "collate": plain.data_collator}
+        exec(code.replace('"smollm2"', f'"{tmp_path}/smollm2"'), given)
+        model: nn.Module = given["model"]
+        return model
 
     start = weights_of(llama())
 
@@ -60,7 +68,10 @@ def test_three_lines_with_the_real_trainer(tmp_path: Path) -> None:
             float((found.values[n] * (w.detach() - start[n]) ** 2).sum()) for n, w in one.named_parameters()
         )
 
-    assert moved(model) < 0.1 * moved(naive)
+    free = moved(train(lines.replace("lam=0.001", "lam=0.0")))
+    assert free > 0
+    assert moved(train(lines)) < free
+    assert moved(train(lines.replace("lam=0.001", "lam=100.0"))) < 0.1 * free
 
 
 def test_without_strength_the_trainer_trains_as_ever(tmp_path: Path) -> None:
