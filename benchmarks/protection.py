@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("bare", "protected", "protected bf16")
+LIMITS = {"step_vs_bare": 1.15, "extra_copies": 2.0}
 GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -102,6 +103,7 @@ def main() -> None:
         if arguments.json
         else "\n".join(f"{name}: {value}" for name, value in result.items())
     )
+    sys.exit(any(result[name] > limit for name, limit in LIMITS.items()))
 
 
 if __name__ == "__main__":
