@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from holdfast.errors import HoldfastError
@@ -52,17 +51,18 @@ def read_json(path: Path) -> Any:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ctrl-C waits until the block ends: within some libraries it comes out as an error of theirs."""
-    if threading.current_thread() is not threading.main_thread():  # where it never arrives
-        yield
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield  # somebody else's to handle, or it never arrives here
         return
-    came: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda *what: came.append(what))
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came and callable(before):
-            before(*came[0])
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 class Busy(HoldfastError):
@@ -73,7 +73,7 @@ class Busy(HoldfastError):
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     """Keep a second writer out of a directory. The lock goes with the process, however it ends.
 
-    `patience` is for one that is just ending: so many seconds are waited before giving up.
+    `patience` is for one that is about to end: so many seconds are waited before giving up.
     """
     path = directory / ".lock"
     until = time.monotonic() + patience

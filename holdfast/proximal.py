@@ -27,6 +27,12 @@ def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
     return torch.lerp(precise(u), precise(anchor), c / (1 + c)).to(u.dtype)
 
 
+def skipped(optimizer: Optimizer) -> bool:
+    """Whether a fused optimiser has left the weights alone: gradients in half precision overflowed."""
+    overflow = getattr(optimizer, "found_inf", None)
+    return overflow is not None and bool(overflow)
+
+
 def step_sizes(
     state: Mapping[str, Any], group: Mapping[str, Any], *, adam: bool = True, part: Any = ...
 ) -> Tensor | float:
@@ -37,6 +43,8 @@ def step_sizes(
     if not adam or "exp_avg_sq" not in state or "betas" not in group:
         return float(group["lr"])
     correction = 1 - group["betas"][1] ** float(state["step"])
+    if not correction:  # no step has been taken yet
+        return 0.0
     denominator: Tensor = (state["exp_avg_sq"][part] / correction).sqrt_().add_(group["eps"])
     return denominator.reciprocal_().mul_(group["lr"])
 
@@ -70,6 +78,8 @@ def pull_after_step(
 
     @torch.no_grad()
     def pull(own: Optimizer, args: Any, kwargs: Any) -> None:
+        if skipped(own):
+            return
         for group in own.param_groups:
             for weight in group["params"]:
                 if names[weight] not in pulls[0].weights:  # a throw-away head has no past

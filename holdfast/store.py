@@ -41,12 +41,14 @@ def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
 
 def read_meta(path: Path) -> Any:
     """The JSON of a tensor file, without reading the tensors."""
-    return _open(path)[0]
+    with uninterrupted():
+        return _open(path)[0]
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """What `write_tensors` wrote."""
-    meta, groups, flat = _open(path, whole=True)
+    with uninterrupted():
+        meta, groups, flat = _open(path, whole=True)
     tensors: dict[str, Params] = {group: {} for group in groups}
     for name, tensor in flat.items():
         group, _, rest = name.partition("/")
@@ -56,7 +58,7 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 
 def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
     try:
-        with uninterrupted(), safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="pt") as file:
             header = json.loads(file.metadata()["holdfast"])
             if header["format"] > FORMAT:
                 raise HoldfastError(

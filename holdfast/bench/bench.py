@@ -15,6 +15,7 @@ from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job
+from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, shared, write_json
 
@@ -107,4 +108,5 @@ def _is_of(record: Any, spec: Spec) -> bool:
     """Whether a record is of this run; a user's own files may lie elsewhere by now, their name holds."""
     if not isinstance(record, dict) or not isinstance(record.get("spec"), dict) or "metrics" not in record:
         return False
-    return bool(record["spec"] | {"stream": spec.stream} == spec.to_json())
+    own = {} if spec.stream in STREAMS else {"stream": spec.stream}
+    return bool(record["spec"] | own == spec.to_json())

@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import torch.nn.utils.clip_grad  # noqa: F401
+import torch.nn.utils.clip_grad
 from torch import Tensor
 
 from holdfast.lm.shards import whole
 
 _module: Any = sys.modules["torch.nn.utils.clip_grad"]
 _original = _module._clip_grads_with_norm_
+_public = torch.nn.utils.clip_grads_with_norm_  # the same under the name by which others call it
 
 
 class Clipping:
@@ -37,12 +38,14 @@ class Clipping:
         """Watch."""
         _watching.add(self)
         _module._clip_grads_with_norm_ = _watched
+        torch.nn.utils.clip_grads_with_norm_ = _watched
 
     def stop(self) -> None:
         """Watch no longer; the last one leaves torch as it was."""
         _watching.discard(self)
         if not _watching and _module._clip_grads_with_norm_ is _watched:
             _module._clip_grads_with_norm_ = _original
+            torch.nn.utils.clip_grads_with_norm_ = _public
 
 
 _watching: weakref.WeakSet[Clipping] = weakref.WeakSet()

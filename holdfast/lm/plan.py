@@ -35,7 +35,7 @@ class Trial:
     dtype: Literal["float32", "bfloat16"] = "float32"
     squared: bool = False
     stage: Stage = ""
-    """Where it is first asked for: it names a table, and decides nothing."""
+    """What it is asked for: it names a table, and decides nothing about the training."""
 
     def spec(self) -> dict[str, Any]:
         """What decides its numbers."""

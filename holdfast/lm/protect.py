@@ -29,9 +29,9 @@ from holdfast.importance import SequenceSums
 from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import on_adapters
-from holdfast.lm.shards import Total, cut_like, local, plain_name, sharded, whole
+from holdfast.lm.shards import Total, cut_like, local, plain_name, same_everywhere, sharded, whole
 from holdfast.params import Params, precise, restore, snapshot, trainable
-from holdfast.proximal import STRONGEST, pulled, step_sizes
+from holdfast.proximal import STRONGEST, pulled, skipped, step_sizes
 from holdfast.store import read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
@@ -39,6 +39,7 @@ Step = Literal["adam", "lr"]
 Normalise = Literal["global", "tensor", "none"]
 CAP = 1e4
 PIECE = 2**18  # numbers that are handled at once: a few such pieces fit into a cache
+ON_GPU = 2**26  # where there is no such cache, and every call has its price
 ANCHOR, NOTE = "protect-anchor.safetensors", "protect.json"
 
 
@@ -68,6 +69,8 @@ class Protect(TrainerCallback):
             raise HoldfastError("give lam, a strength, or budget, how far the weights may go")
         if lam is not None and not lam >= 0:
             raise HoldfastError(f"lam must be 0 or more, not {lam}")
+        if lam == math.inf and mode == "loss":
+            raise HoldfastError("an infinite lam is held by the proximal step: leave mode at its default")
         if budget is not None and mode == "loss":
             raise HoldfastError("a budget is kept by the proximal step: leave mode at its default")
         self.lam = 0.0 if lam is None else float(lam)
@@ -99,7 +102,7 @@ class Protect(TrainerCallback):
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that began."""
         how = {"mode": self.mode, "step": self.step, "budget": self.budget, "budget_rate": self.budget_rate}
-        strength = None if self.budget is not None else self.lam
+        strength = None if self.budget is not None else _told(self.lam)
         return how | {"lam": strength, "importance": fingerprint(self.weights)}
 
     # ---- in a loop of one's own ---------------------------------------------------------------------------
@@ -120,14 +123,14 @@ class Protect(TrainerCallback):
             )
         self.clipping = Clipping(self.names)
         own = [weight for group in inner.param_groups for weight in group["params"]]
+        if any(map(sharded, own)):
+            self._check_shards()
         if not any(self.names.get(weight) in self.weights for weight in own):
             raise HoldfastError(
                 "the optimiser has other weights than those protected; make Protect of the model as it is "
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
-            if any(map(sharded, own)):
-                raise HoldfastError("mode='loss' does not work on shards: leave mode at its default")
             if self.lam:
                 self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
                 self._handles.append(inner.register_step_pre_hook(self._check_penalty))
@@ -137,6 +140,18 @@ class Protect(TrainerCallback):
             self.clipping.start()
             self._handles.append(inner.register_step_post_hook(self._pull))
         return self
+
+    def _check_shards(self) -> None:
+        """What cannot be held where weights are spread over processes."""
+        if self.mode == "loss":
+            raise HoldfastError("mode='loss' does not work on shards: leave mode at its default")
+        if self._device is not None:
+            raise HoldfastError("shards are held where FSDP has put them: leave device at its default")
+        if not same_everywhere(fingerprint(self.anchor)):
+            raise HoldfastError(
+                "not every process had the weights when Protect was made: set cpu_ram_efficient_loading to "
+                "false for FSDP"
+            )
 
     def _follow(self) -> None:
         """Go where the weights have gone since, unless a place was given: copying at each step costs more."""
@@ -157,6 +172,8 @@ class Protect(TrainerCallback):
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """The proximal step of every weight."""
         clipped, spent = self.clipping.taken(), Total()
+        if skipped(optimizer):
+            return
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 name = self.names.get(weight)
@@ -171,10 +188,12 @@ class Protect(TrainerCallback):
     def _pull_one(self, name: str, weight: Tensor, state: Any, group: Any, clipped: float) -> float:
         """The proximal step of one weight, and what it has spent of a budget.
 
-        Piece by piece: what is needed beside stays small, and in the cache, which is three times as fast.
+        Piece by piece: what is needed beside stays small, and in a processor's cache, three times as fast.
         """
-        own, spent = local(weight), 0.0
+        own, spent = local(weight), []
         state = {key: local(value) for key, value in state.items()}
+        if "step" in state:  # read once: on a GPU that is a wait
+            state["step"] = float(state["step"])
         kept = local(self.anchor[name]), local(self.weights[name])
         for part in pieces(own):
             u = own[part]
@@ -184,8 +203,8 @@ class Protect(TrainerCallback):
                 strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
                 u.copy_(pulled(u, anchor, strength))
             if self.budget is not None:
-                spent += 0.5 * float(((precise(u) - anchor).square_() * a).sum())
-        return spent
+                spent.append(0.5 * ((precise(u) - anchor).square_() * a).sum())
+        return float(torch.stack(spent).sum()) if spent else 0.0
 
     def _add_penalty(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
         """The paper's form: a term of the loss, whatever that does to Adam's moments and to clipping."""
@@ -243,7 +262,9 @@ class Protect(TrainerCallback):
             self._keep(out, first=state.is_world_process_zero)
         if state.is_world_process_zero:
             lams = read_json(out / NOTE)["lam"] if (out / NOTE).exists() else {}
-            write_json(out / NOTE, {"anchor": self.mark, "lam": lams | {str(state.global_step): self.lam}})
+            write_json(
+                out / NOTE, {"anchor": self.mark, "lam": lams | {str(state.global_step): _told(self.lam)}}
+            )
 
     def _keep(self, out: Path, *, first: bool) -> None:
         """Write the anchor beside the checkpoints, once."""
@@ -313,6 +334,11 @@ class Protect(TrainerCallback):
         return cls(model, found, lam, normalise="none", cap=None, **rest)
 
 
+def _told(lam: float) -> float | str:
+    """As JSON has it, which knows no infinity."""
+    return lam if math.isfinite(lam) else "inf"
+
+
 def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
     """a = min(α / mean α, cap), the mean over all weights or over each tensor."""
     if how == "none":
@@ -357,10 +383,11 @@ def _mean(values: Params) -> float:
 
 
 def pieces(tensor: Tensor) -> Iterator[Any]:
-    """Indices that cut a tensor into pieces of about PIECE numbers, whatever its layout in memory."""
+    """Indices that cut a tensor into pieces of about the same size, whatever its layout in memory."""
     if not tensor.dim():
         yield ...
         return
-    rows = max(1, PIECE * len(tensor) // max(tensor.numel(), 1))
+    size = PIECE if tensor.device.type == "cpu" else ON_GPU
+    rows = max(1, size * len(tensor) // max(tensor.numel(), 1))
     for start in range(0, len(tensor), rows):
         yield slice(start, start + rows)

@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 
-from holdfast.errors import HoldfastError
-
 
 def sharded(weight: Tensor) -> bool:
     """Whether a weight is spread over several processes."""
@@ -22,10 +20,6 @@ def cut_like(value: Tensor, weight: Tensor) -> Tensor:
     """This process's part of a tensor that belongs to a weight; every process has the whole of it."""
     if not isinstance(weight, DTensor) or isinstance(value, DTensor):
         return value
-    if value.is_meta:
-        raise HoldfastError(
-            "this process has no weights to hold: set cpu_ram_efficient_loading to false for FSDP"
-        )
     where = value.to(weight.device)
     return distribute_tensor(where, weight.device_mesh, weight.placements, src_data_rank=None)
 
@@ -33,6 +27,13 @@ def cut_like(value: Tensor, weight: Tensor) -> Tensor:
 def whole(value: Tensor) -> Tensor:
     """All of a tensor, wherever its shards are: every process must ask for it at once."""
     return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def same_everywhere(mark: str) -> bool:
+    """Whether all processes say the same: each must ask."""
+    every: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, mark)
+    return set(every) == {mark}
 
 
 def local(value: Any) -> Any:

@@ -28,6 +28,7 @@ from holdfast.params import Params, kind_of, layer_of, restore, snapshot, traina
 from holdfast.store import read_tensors, write_tensors
 
 Told = Callable[[str], None]
+LOST = "collapsed.json"
 PAUSE = 5.0  # seconds between looks at what other processes have made
 COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
 
@@ -71,7 +72,8 @@ class Study:
         self.old, self.new, self.out, self.size, self.told = old, new, out, size, told
         # What trainings share belongs to a model, two abilities and a size.
         self.about = {"model": name, "old": old.name, "new": new.name, **asdict(size)}
-        self.about["tokens"] = [old.train.digest(), new.train.digest()]
+        parts = {one.name: [part.digest() for part in (one.train, one.valid, one.test)] for one in (old, new)}
+        self.about |= {"tokens": parts, "threads": torch.get_num_threads()}
         self.work = out / ".trials" / _digest(self.about)
 
     def run(self, plan: Plan) -> dict[str, Any]:
@@ -125,7 +127,7 @@ class Study:
     # ---- one training -------------------------------------------------------------------------------------
 
     def train(self, trial: Trial) -> Record:
-        """Train and test; nothing of it is kept but numbers."""
+        """Train and test."""
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
         if trial.kind == "naive":
@@ -198,10 +200,16 @@ class Study:
         place = self.work / f"naive-{_of(trial)}"
         path = place / "weights.safetensors"
         with locked(place, patience=math.inf):  # another process may be just training it
+            if (place / LOST).exists():
+                raise Collapsed(read_json(place / LOST))
             if not path.exists():
                 plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip, dtype=trial.dtype)
                 model = self.load(getattr(torch, trial.dtype))
-                self.tune(model, plain)
+                try:
+                    self.tune(model, plain)
+                except Collapsed as error:
+                    write_json(place / LOST, f"plain fine-tuning, which it starts from: {error}")
+                    raise
                 write_tensors(path, {"weights": snapshot(model)}, None)
         return read_tensors(path)[0]["weights"]
 
@@ -250,7 +258,7 @@ def _summary(values: Sequence[float]) -> dict[str, float | None]:
 
 
 class Pace:
-    """Says what is trained, how much is left, and, once that is known, for how long."""
+    """Says what is trained, how much is left, and for how long if no other process helps."""
 
     def __init__(self, told: Told) -> None:
         self.told = told

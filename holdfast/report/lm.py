@@ -92,7 +92,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
 
 def losses(found: Found, stage: Stage) -> Table:
     """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
-    compared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
+    shared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
     untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
     rows = found.of(stage)
     rows = rows if untouched is None or stage == "rates" or not rows else [[untouched], *rows]
@@ -101,15 +101,19 @@ def losses(found: Found, stage: Stage) -> Table:
         made = found.some(trials)
         digests = tuple(str(record["digest"]) for record in made)
         row = [*_names(trials[0]), f"{len(made)}/{len(trials)}"]
-        numbers = [_range([loss(one, ability, "test") for one in made]) for ability in ("old", "new")]
-        numbers += _shares(found, trials) if compared else []
+        lost = any(map(collapsed, made))
+        numbers = [
+            "collapsed" if lost else _range([loss(one, ability, "test") for one in made])
+            for ability in ("old", "new")
+        ]
+        numbers += _shares(found, trials) if shared else []
         numbers += _excess(found, trials) if bounded else []
         cells.append([*map(Cell, row), *(Cell(text, records=digests) for text in numbers)])
     columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
-    columns += ["gain kept ↑", "damage left ↓"] if compared else []
+    columns += ["gain kept ↑", "damage left ↓"] if shared else []
     columns += ["old, worst ↓", "new, worst ↓"] if bounded else []
     note = "Mean (least to largest over seeds) of the test loss."
-    if compared:
+    if shared:
         note += (
             " Gain on the new and damage to the old ability in per cent of plain fine-tuning's, same seeds."
         )
@@ -137,23 +141,25 @@ def _names(trial: Trial) -> list[str]:
 
 
 def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
-    """Of the gain and of the damage of plain fine-tuning with the same seeds."""
+    """Of the gain and of the damage of plain fine-tuning with the same seeds, where there is any."""
     shares = []
-    for ability, least in (("new", 0.0), ("old", HARM)):
-        own, whole = 0.0, 0.0
+    for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
+        own, whole = [], []
         for trial in trials if trials[0].kind != "untouched" else ():
             record, plain = found.record(trial), found.plain(trial, ability)
             if record and plain:
-                own += loss(record, ability, "test") - plain[0]
-                whole += plain[1] - plain[0]
-        made = max(len(found.some(trials)), 1)
-        shares.append(f"{100 * own / whole:.0f} %" if abs(whole) / made > least else "-")
+                own.append(sign * (loss(record, ability, "test") - plain[0]))
+                whole.append(sign * (plain[1] - plain[0]))
+        there = bool(whole) and fmean(whole) > least and not any(map(collapsed, found.some(trials)))
+        shares.append(f"{100 * fmean(own) / fmean(whole):.0f} %" if there else "-")
     return shares
 
 
 def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
     """How far the worst seed is above what must not be exceeded."""
     worst: dict[str, list[float]] = {"old": [], "new": []}
+    if any(map(collapsed, found.some(trials))):
+        return ["collapsed"] * len(worst)
     for trial in trials if trials[0].kind != "untouched" else ():
         record = found.record(trial)
         for ability, over in worst.items():
@@ -164,6 +170,11 @@ def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
     return [f"{max(over):+.3f}" if over else "-" for over in worst.values()]
 
 
+def collapsed(record: Record) -> bool:
+    """Whether its losses are no numbers."""
+    return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
+
+
 def compared(found: Found) -> Table:
     """Relative importance against the plain one, strength by strength, seed by seed."""
     rows = []
@@ -171,7 +182,7 @@ def compared(found: Found) -> Table:
         if trials[0].kind != "la":
             continue
         pairs = [(found.record(t), found.record(replace(t, kind="mas"))) for t in trials]
-        made = [(la, mas) for la, mas in pairs if la and mas]
+        made = [(la, mas) for la, mas in pairs if la and mas and not collapsed(la) and not collapsed(mas)]
         row = [f"{trials[0].strength:g}", f"{len(made)}/{len(trials)}"]
         cells = [Cell(text) for text in row]
         records = tuple(one["digest"] for pair in made for one in pair)
@@ -187,8 +198,6 @@ def compared(found: Found) -> Table:
 def _range(values: Sequence[float], sign: str = "") -> str:
     if not values:
         return "missing"
-    if max(values) >= COLLAPSED:
-        return "collapsed"
     ends = f" ({min(values):{sign}.3f} to {max(values):{sign}.3f})" if len(values) > 1 else ""
     return f"{fmean(values):{sign}.3f}{ends}"
 
@@ -221,6 +230,7 @@ def frontier(found: Found) -> Figure | None:
     data = []
     for number, kind in enumerate(KINDS):
         own = [trials for trials in rows if trials[0].kind == kind and found.some(trials)]
+        own = [trials for trials in own if not any(map(collapsed, found.some(trials)))]
         own.sort(key=lambda trials: trials[0].strength)
         if own:
             data.append(_points(kind, [(t[0], found.some(t)) for t in own], PALETTE[number]))

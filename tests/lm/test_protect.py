@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -284,3 +286,52 @@ def test_pieces_are_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> Non
         u, r = start[name] - 0.1 * gradient.sign(), 0.1 / gradient.abs()
         expected = pulled(u, start[name], r * 3.0 * strengths[name])
         torch.testing.assert_close(weight.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_that_was_skipped_for_an_overflow_pulls_nothing() -> None:
+    """Fused optimisers are called all the same: with no step counted, Adam's step size would be 0/0."""
+    model = llama()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
+    Protect(model, importance(model), lam=1.0).attach(model, optimizer)
+    start, scaler = weights_of(model), torch.amp.GradScaler("cpu", init_scale=2.0)
+    for factor in (float("inf"), 1.0):
+        batch = collate([sequences(4)[i] for i in range(4)], pad=2)
+        scaler.scale(model(**batch).loss * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if math.isinf(factor):
+            assert same(start, weights_of(model))
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+    assert not same(start, weights_of(model)), "the next one counts"
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_clipping_is_seen_by_either_name(public: bool) -> None:
+    model = llama()
+    shield = Protect(model, importance(model), lam=1.0).attach(
+        model, torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    if public:
+        total = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
+        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, total)
+    else:
+        total = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert shield.clipping.factor == pytest.approx(0.5 / float(total), rel=1e-4)
+    shield.detach()
+
+
+def test_an_infinite_strength_holds_still_and_can_be_noted() -> None:
+    model = llama()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+    shield = Protect(model, importance(model), lam=math.inf).attach(model, optimizer)
+    steps(model, optimizer, 2)
+    start = weights_of(llama())
+    for name, weight in model.named_parameters():
+        held = shield.weights[name] > 0
+        assert torch.equal(weight[held], start[name][held])
+    assert json.loads(json.dumps(shield.settings(), allow_nan=False))["lam"] == "inf"
+    with pytest.raises(HoldfastError, match="infinite lam"):
+        Protect(model, importance(model), lam=math.inf, mode="loss")

@@ -163,7 +163,11 @@ def test_correlation_by_kind_of_weight() -> None:
 
 
 def _make_all(out: Path) -> None:
-    tiny_study(out).records([Trial("untouched"), *(Trial("naive", 0.01, seed=seed) for seed in range(3))])
+    trials = [Trial("untouched"), *(Trial("naive", 0.01, seed=seed) for seed in range(3))]
+    lines: list[str] = []
+    tiny_study(out, lines).records(trials)
+    with open(out / "said.txt", "a") as said:
+        said.write("".join(f"{line}\n" for line in lines if " of 4" in line))
 
 
 @pytest.mark.slow
@@ -178,6 +182,8 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
     _make_all(tmp_path / "one")
     two, one = (records_of(tmp_path / name) for name in ("two", "one"))
     assert len(two) == 4
+    for name in ("one", "two"):
+        assert len((tmp_path / name / "said.txt").read_text().splitlines()) == 4, "each was made once"
     assert [{**r, "seconds": 0} for r in two] == [{**r, "seconds": 0} for r in one]
 
 
