@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
@@ -29,6 +30,8 @@ class Row:
     spec: Spec
     began: float
     tasks: int = 0
+    done: int = 0
+    """Tasks that it has learnt."""
     task: str = "starting"
     training: str = ""
     epoch: str = ""
@@ -64,6 +67,7 @@ class Board(AbstractContextManager["Board"]):
             row.tasks = event["tasks"]
         elif kind == "task":
             row.task = f"task {event['number']}/{row.tasks} {event['name']}"
+            row.done = event["number"] - 1
             row.training = row.epoch = ""
             self.reached(row)
         elif kind == "trial":
@@ -94,19 +98,25 @@ class Board(AbstractContextManager["Board"]):
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def left(self) -> str:
-        """How long the rest may take, by what runs of the same method and stream have taken."""
+        """How long the rest may take: no less than the longest run that is going on."""
         if not self.spent or self.ended == len(self.missing):
             return ""
+        running = [self._rest(row) for row in self.rows.values()]
+        waiting = [self._usual(spec) for spec in self.missing[self.ended + len(self.rows) :]]
+        rest = max([*running, sum(running + waiting) / self.at_once])
+        return f"  (about {minutes(rest)} left)"
+
+    def _usual(self, spec: Spec) -> float:
+        """What a run takes, by those of the same method and stream, or else by all."""
         everything = [seconds for some in self.spent.values() for seconds in some]
-        usual = sum(everything) / len(everything)
-        begun = sum(time.monotonic() - row.began for row in self.rows.values())
-        waiting = self.missing[self.ended + len(self.rows) :]
-        pending = [row.spec for row in self.rows.values()] + waiting
-        total = 0.0
-        for spec in pending:
-            own = self.spent.get((spec.method, spec.stream), [usual])
-            total += sum(own) / len(own)
-        return f"  (about {minutes(max(total - begun, 0) / self.at_once)} left)"
+        return fmean(self.spent.get((spec.method, spec.stream), everything))
+
+    def _rest(self, row: Row) -> float:
+        """What is left of a run, by its like, or else by its own pace so far."""
+        since = time.monotonic() - row.began
+        alike = (row.spec.method, row.spec.stream) in self.spent
+        whole = self._usual(row.spec) if alike or not row.done else since * row.tasks / row.done
+        return max(whole - since, 0.0)
 
     def _note(self, method: str, stream: str, seconds: float) -> None:
         self.spent.setdefault((method, stream), []).append(seconds)

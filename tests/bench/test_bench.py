@@ -305,6 +305,26 @@ class Played(Engine):
         yield from self.events
 
 
+def test_what_is_left_is_no_less_than_the_longest_run(
+    files: Path, one_layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """seq took 10 s; la, begun with it, has learnt one of two tasks in 60 s, so that 60 s are left."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    board = Quiet(4, 2)
+    board.start(suite_of(files, one_layer, "seq", "la").specs, [])
+    for number in (0, 2):
+        board.event(number, {"kind": "begun"}, None)
+        board.event(number, {"kind": "plan", "tasks": 2}, None)
+    clock[0] = 10.0
+    board.event(0, {"kind": "done"}, {"metrics": {"Ov": 0.5}})
+    clock[0] = 60.0
+    board.event(2, {"kind": "task", "number": 2, "name": "b"}, None)
+    assert board.left() == "  (about 60 s left)"
+    clock[0] = 130.0  # slower than it seemed: nothing is known of the rest but the two that wait
+    assert "left" in board.left()
+
+
 @pytest.mark.parametrize("kind", [Board, LiveBoard])
 def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer: str, tmp_path: Path) -> None:
     suite = suite_of(files, one_layer, "seq")
