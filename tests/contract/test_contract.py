@@ -42,29 +42,12 @@ from holdfast.progress import Progress
 from holdfast.settings import parse
 from holdfast.store import Store
 
-# Those that share their code with a sibling, or have long tests of their own, run with the slow tests: the
-# quick ones are to stay quick.
-SIBLINGS = {
-    "upgd",
-    "rp2f",
-    "adabop",
-    "lwf",
-    "ewc",
-    "si",
-    "rwalk",
-    "ancl-lwf",
-    "la-merge",
-    "frozen",
-    "ancl-mas",
-    "auto",
-    "klda",
-    "ranpac",
-    "first+slda",
-    "mas+slda",
-}
+# One method of each kind, trained by gradient and in closed form; the others run with the slow tests, so that
+# the quick ones stay quick.
+QUICK = {"la", "slda"}
 every_method = pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] if name in SIBLINGS else []) for name in METHODS],
+    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in METHODS],
 )
 SETTINGS = small(epochs=2)
 STREAMS = {"classes": class_stream, "domains": domain_stream}
