@@ -238,7 +238,7 @@ def frontier(found: Found) -> Figure | None:
     if data and found.some(start):
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
-    note = "Down and to the left is better. Points of one method are its strengths, means over the seeds there are."
+    note = "Down and to the left is better. A point is a strength, the mean over the seeds there are."
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
