@@ -39,6 +39,9 @@ from holdfast.models.classifier import Output
 from holdfast.passes import added
 from holdfast.proximal import Pull, pull_after_step
 
+pytestmark = (
+    pytest.mark.slow
+)  # whole searches over two strengths; the step between two anchors is in test_two_anchors
 NAMES = {"ancl-mas": "mas", "ancl-lwf": "lwf"}
 every_ancl = pytest.mark.parametrize("name", NAMES)
 
