@@ -5,7 +5,7 @@ records make it resumable.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -43,6 +43,20 @@ class Trial:
 
 
 Plan = Generator[list[Trial], list[Record], dict[str, Any]]
+
+
+def follow(plan: Plan, answer: Callable[[list[Trial]], list[Record] | None]) -> dict[str, Any] | None:
+    """Drive a plan to its end and return what it chose; None if an answer is not to be had."""
+    found: list[Record] | None = None
+    while True:
+        try:
+            trials = plan.send(found)  # type: ignore[arg-type]
+        except StopIteration as end:
+            chosen: dict[str, Any] = end.value
+            return chosen
+        found = answer(trials)
+        if found is None:
+            return None
 
 
 def loss(record: Record, ability: str, part: str = "valid") -> float:

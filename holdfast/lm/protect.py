@@ -91,6 +91,7 @@ class Protect(TrainerCallback):
         self.mark: str | None = None
         """The fingerprint of the anchor, once it is kept on disk."""
         self._probe: Tensor | None = None
+        """A factor of the penalty that gets a gradient only if the penalty is part of what is trained on."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
         self._handles: list[Any] = []
@@ -102,7 +103,7 @@ class Protect(TrainerCallback):
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that began."""
         how = {"mode": self.mode, "step": self.step, "budget": self.budget, "budget_rate": self.budget_rate}
-        strength = None if self.budget is not None else _told(self.lam)
+        strength = None if self.budget is not None else _for_json(self.lam)
         return how | {"lam": strength, "importance": fingerprint(self.weights)}
 
     # ---- in a loop of one's own ---------------------------------------------------------------------------
@@ -263,7 +264,7 @@ class Protect(TrainerCallback):
         if state.is_world_process_zero:
             lams = read_json(out / NOTE)["lam"] if (out / NOTE).exists() else {}
             write_json(
-                out / NOTE, {"anchor": self.mark, "lam": lams | {str(state.global_step): _told(self.lam)}}
+                out / NOTE, {"anchor": self.mark, "lam": lams | {str(state.global_step): _for_json(self.lam)}}
             )
 
     def _keep(self, out: Path, *, first: bool) -> None:
@@ -334,7 +335,7 @@ class Protect(TrainerCallback):
         return cls(model, found, lam, normalise="none", cap=None, **rest)
 
 
-def _told(lam: float) -> float | str:
+def _for_json(lam: float) -> float | str:
     """As JSON has it, which knows no infinity."""
     return lam if math.isfinite(lam) else "inf"
 

@@ -21,7 +21,7 @@ from holdfast.lm.artefact import Importance, measure
 from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.finetune import Collapsed, Recipe, finetune
-from holdfast.lm.plan import Plan, Record, Trial
+from holdfast.lm.plan import Plan, Record, Trial, follow
 from holdfast.lm.protect import Protect, relatively
 from holdfast.lm.text import Sequences
 from holdfast.params import Params, kind_of, layer_of, restore, snapshot, trainable
@@ -78,14 +78,7 @@ class Study:
 
     def run(self, plan: Plan) -> dict[str, Any]:
         """Follow a plan to its end; what it chose. Several processes may: each takes what nobody is at."""
-        answer: list[Record] | None = None
-        while True:
-            try:
-                trials = plan.send(answer)  # type: ignore[arg-type]
-            except StopIteration as end:
-                choices: dict[str, Any] = end.value
-                return choices
-            answer = self.records(trials)
+        return follow(plan, self.records) or {}
 
     def records(self, trials: Sequence[Trial]) -> list[Record]:
         """The records of some trainings, by this process or by others."""
@@ -192,12 +185,12 @@ class Study:
 
     def ahead(self, trial: Trial) -> Importance:
         """Of what plain fine-tuning comes to, for the new ability."""
-        place = self.work / f"ahead-{_of(trial)}"
+        place = self.work / f"ahead-{_plain_name(trial)}"
         return self._measured(place, self.new, at=self.naive(trial))
 
     def naive(self, trial: Trial) -> Params:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
-        place = self.work / f"naive-{_of(trial)}"
+        place = self.work / f"naive-{_plain_name(trial)}"
         path = place / "weights.safetensors"
         with locked(place, patience=math.inf):  # another process may be just training it
             if (place / LOST).exists():
@@ -281,7 +274,7 @@ def words(trial: Trial) -> str:
     return " ".join([trial.kind, *(f"{name} {value}" for name, value in changed.items())])
 
 
-def _of(trial: Trial) -> str:
+def _plain_name(trial: Trial) -> str:
     """What names the plain fine-tuning a training refers to."""
     half = "" if trial.dtype == "float32" else f"-{trial.dtype}"
     return f"{trial.lr:g}-{trial.seed}-{trial.clip:g}{half}"

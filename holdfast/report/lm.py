@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.files import write_bytes
-from holdfast.lm.plan import HARM, Plan, Record, Stage, Trial, loss, study
+from holdfast.lm.plan import HARM, Plan, Record, Stage, Trial, follow, loss, study
 from holdfast.lm.study import COLLAPSED, records_of
 from holdfast.report.figures import PALETTE, Figure
 from holdfast.report.page import assemble, figure_html
@@ -35,19 +35,14 @@ class Found:
 
     def __init__(self, records: Sequence[Record], plan: Plan) -> None:
         self.trials: list[Trial] = []
-        self.choices: dict[str, Any] = {}
         self._records = {_key(record["spec"]): record for record in records}
-        answer: list[Record] | None = None
-        try:
-            while True:
-                trials = plan.send(answer)  # type: ignore[arg-type]
-                self.trials += trials
-                made = [record for trial in trials if (record := self.record(trial)) is not None]
-                if len(made) < len(trials):
-                    return  # the plan needs all of them to go on
-                answer = made
-        except StopIteration as end:
-            self.choices = end.value
+        self.choices = follow(plan, self._answer) or {}
+
+    def _answer(self, trials: list[Trial]) -> list[Record] | None:
+        """What a plan goes on with: all of the records, or none."""
+        self.trials += trials
+        made = self.some(trials)
+        return made if len(made) == len(trials) else None
 
     def record(self, trial: Trial) -> Record | None:
         """Of a training, if it has been made."""
@@ -145,7 +140,7 @@ def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
     shares = []
     for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
         own, whole = [], []
-        for trial in trials if trials[0].kind != "untouched" else ():
+        for trial in trials:
             record, plain = found.record(trial), found.plain(trial, ability)
             if record and plain:
                 own.append(sign * (loss(record, ability, "test") - plain[0]))
@@ -160,7 +155,7 @@ def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
     worst: dict[str, list[float]] = {"old": [], "new": []}
     if any(map(collapsed, found.some(trials))):
         return ["collapsed"] * len(worst)
-    for trial in trials if trials[0].kind != "untouched" else ():
+    for trial in trials:
         record = found.record(trial)
         for ability, over in worst.items():
             plain = found.plain(trial, ability)
@@ -229,11 +224,11 @@ def frontier(found: Found) -> Figure | None:
     rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage)]
     data = []
     for number, kind in enumerate(KINDS):
-        own = [trials for trials in rows if trials[0].kind == kind and found.some(trials)]
-        own = [trials for trials in own if not any(map(collapsed, found.some(trials)))]
-        own.sort(key=lambda trials: trials[0].strength)
+        own = [(trials[0], found.some(trials)) for trials in rows if trials[0].kind == kind]
+        own = [(trial, made) for trial, made in own if made and not any(map(collapsed, made))]
         if own:
-            data.append(_points(kind, [(t[0], found.some(t)) for t in own], PALETTE[number]))
+            own.sort(key=lambda pair: pair[0].strength)
+            data.append(_points(kind, own, PALETTE[number]))
     start = [trial for trial in found.trials if trial.kind == "untouched"]
     if data and found.some(start):
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))

@@ -12,7 +12,7 @@ import torch
 from tiny import llama, pairs, tokenizer
 
 from holdfast.lm import study as module
-from holdfast.lm.plan import FINE, RATES, Trial, study
+from holdfast.lm.plan import FINE, RATES, Trial, follow, study
 from holdfast.lm.study import Ability, Size, Study, correlation, records_of
 from holdfast.lm.text import encode
 from holdfast.report.lm import write_study
@@ -33,15 +33,14 @@ def tiny_study(out: Path, lines: list[str] | None = None) -> Study:
 
 def played(losses: Any) -> tuple[list[Trial], dict[str, Any]]:
     """Drive the plan with made-up losses."""
-    plan, seen, answer = study(), [], None
-    while True:
-        try:
-            trials = plan.send(answer)
-        except StopIteration as end:
-            return seen, end.value
-        seen += trials
+    seen: list[Trial] = []
+
+    def answer(trials: list[Trial]) -> list[dict[str, Any]]:
+        seen.extend(trials)
         found = map(losses, trials)
-        answer = [{"old": {"valid": {"loss": old}}, "new": {"valid": {"loss": new}}} for old, new in found]
+        return [{"old": {"valid": {"loss": old}}, "new": {"valid": {"loss": new}}} for old, new in found]
+
+    return seen, follow(study(), answer) or {}
 
 
 def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
