@@ -192,7 +192,7 @@ class Study:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
         place = self.work / f"naive-{_plain_name(trial)}"
         path = place / "weights.safetensors"
-        with locked(place, patience=math.inf):  # another process may be just training it
+        with locked(place):  # where another process is just training it, this one has other things to do
             if (place / LOST).exists():
                 raise Collapsed(read_json(place / LOST))
             if not path.exists():
@@ -209,7 +209,7 @@ class Study:
     def _measured(
         self, place: Path, ability: Ability, *, squared: bool = False, at: Params | None = None
     ) -> Importance:
-        with locked(place, patience=math.inf):
+        with locked(place):
             if not (place / "importance.safetensors").exists():
                 model = self.load(torch.float32)
                 if at is not None:
@@ -256,12 +256,16 @@ class Pace:
     def __init__(self, told: Told) -> None:
         self.told = told
         self.seconds: list[float] = []
+        self.last = ""
 
     @contextmanager
     def of(self, trial: Trial, done: int, total: int) -> Iterator[None]:
         """Around one training."""
         left = f", about {(total - done) * fmean(self.seconds) / 60:.0f} min left" if self.seconds else ""
-        self.told(f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})")
+        line = f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})"
+        if line != self.last:  # the same again: what it needs is still being made by another process
+            self.told(line)
+        self.last = line
         began = time.monotonic()
         yield
         self.seconds.append(time.monotonic() - began)
