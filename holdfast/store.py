@@ -96,7 +96,7 @@ class Store:
 
     def commit(self, tensors: Tensors, meta: Any) -> int:
         """Write the next generation and make it current, in this order; then drop those beyond `keep`."""
-        _, known = self._pointer()
+        parent, known = self._pointer()
         number = max(known, default=0) + 1
         final = self.path(number)
         temporary = self.root / f".{final.name}.{uuid.uuid4().hex[:8]}.tmp"
@@ -111,8 +111,9 @@ class Store:
             raise HoldfastError(f"cannot write state in {self.root}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        kept = [*known, number]
-        self._point(number, kept if self.keep is None else kept[-max(self.keep, 1) :])
+        # After a rollback the generation that was gone back to counts as the newest but this one.
+        kept = [*(one for one in known if one != parent), *([] if parent is None else [parent]), number]
+        self._point(number, sorted(kept if self.keep is None else kept[-max(self.keep, 1) :]))
         return number
 
     def rollback(self, number: int) -> None:

@@ -295,3 +295,15 @@ def test_the_lock_is_free_again_after_an_error(tmp_path: Path) -> None:
         pass
     with locked(tmp_path):
         pass
+
+
+def test_the_generation_that_was_gone_back_to_is_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path, keep=3)
+    for number in range(3):
+        store.commit({"weights": {}}, number)
+    store.rollback(1)
+    store.commit({"weights": {}}, "of 1")
+    assert store.generations == [1, 3, 4]
+    assert [store.meta(number) for number in store.generations] == [0, 2, "of 1"]
+    store.commit({"weights": {}}, "of 4")
+    assert store.generations == [3, 4, 5]
