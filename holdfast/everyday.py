@@ -65,9 +65,7 @@ def learn(
     with state.working_in(path):
         learner = _opened(path, method, model, hyper_parameters or {})
         learner.progress = progress or Progress()
-        # Trials belong to the generation they start from, and to a learner made in this very way.
-        trials = path / ".trials" / f"{Store(path).current or 0:06d}-{state.signature(learner)}"
-        learner.work_in(trials)
+        learner.work_in(path / ".trials")
         if generations is not None:
             learner.origin.keep = generations
         usual = getattr(learner.method, "seconds", None)
@@ -84,7 +82,7 @@ def learn(
         if seconds is not None:
             learner.method.set(seconds=usual)  # it was meant for this file
         generation = state.commit(learner, path)
-        shutil.rmtree(trials.parent, ignore_errors=True)
+        shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
     new = [label for label in labels if label not in known]
     return Learnt(learner, lesson, generation, new, [label for label in labels if label in known])

@@ -90,25 +90,42 @@ class Learner(Persistent):
         if not isinstance(task, Task):
             task = task_of(task, labels or (), name or f"lesson {self.tasks_seen + 1}")
         known = self.classes_
-        self.begin(task)
-        before = self._score_of(known)
-        decision = self._drive(task)
-        trial = self.trial(task, decision.trial.choice)
-        self._adopt(trial)
-        with self._ledger.counting() as consolidation:
-            self.method.after_task(self, task)
-        after = self._score_of(known, moved=self.method.moves)
-        if self._closed and not own_split:
-            self.features.take_in_valid(task)
-        chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
-        trials = list(self._trials.values())
-        rest = search_passes(trial, trials, self._ledger.borrowed)
-        lesson = Lesson(task.name, decision, trials, chosen, rest, (before, after))
-        self.history.append(lesson.entry(task, self._new))
-        self.tasks_seen += 1
-        self._begin_anew()
+        with self._whole_or_not_at_all():
+            self.begin(task)
+            before = self._score_of(known)
+            decision = self._drive(task)
+            trial = self.trial(task, decision.trial.choice)
+            self._adopt(trial)
+            with self._ledger.counting() as consolidation:
+                self.method.after_task(self, task)
+            after = self._score_of(known, moved=self.method.moves)
+            if self._closed and not own_split:
+                self.features.take_in_valid(task)
+            chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
+            trials = list(self._trials.values())
+            rest = search_passes(trial, trials, self._ledger.borrowed)
+            lesson = Lesson(task.name, decision, trials, chosen, rest, (before, after))
+            self.history.append(lesson.entry(task, self._new))
+            self.tasks_seen += 1
+            self._begin_anew()
         self.accelerator.wait_for_everyone()  # others may still be reading the trial
+        self._workspace.retire([trial.path for trial in trials])
         return lesson
+
+    @contextmanager
+    def _whole_or_not_at_all(self) -> Iterator[None]:
+        """A lesson that is broken off (Ctrl-C in a notebook, a full disk) leaves the learner as it was.
+
+        Trainings that were finished wait on disk: the same lesson, asked for again, goes on from them.
+        """
+        state, scenario = self.state(), self.scenario
+        try:
+            yield
+        except BaseException:
+            self.load_state(*state)
+            self.scenario = scenario
+            self._begin_anew()
+            raise
 
     def begin(self, task: Task) -> None:
         """Check a task and make room for its labels, once, before any trial."""
@@ -171,34 +188,38 @@ class Learner(Persistent):
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
             with self.method.trying(choice):
-                path = self._place(key)
+                path = self._place()
                 self.progress.trial(len(self._trials) + 1, describe(choice, moves=self.method.moves))
             reused = path.exists()
             if not reused:
                 try:
                     self._train(task, choice, path)
                 finally:
-                    self._put_back()  # after Ctrl-C in a notebook too: the task can be learnt again
+                    self._put_back()
             meta = read_meta(path)
             meta["score"] = math.nan if meta["score"] is None else meta["score"]
             self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
             self.progress.scored(self._trials[key].score, reused)
         return self._trials[key]
 
-    def _place(self, key: str) -> Path:
-        """Where the training belongs that the method is set to: this run's own folder, or what runs share."""
-        own = self.pool is None or self._closed or self.tasks_seen >= FIRST_TASKS
-        trains_as = None if own else alike(self.method)
-        if self.pool is None or trains_as is None:
-            name = f"{self.tasks_seen + 1:03d}-{_digest(self._task_key + key)}.trial"
-            return self._workspace.directory / name
+    def _place(self) -> Path:
+        """Where the training that the method is set to belongs, by all that decides it.
+
+        This run's own folder, or what runs share: nothing is found that would have been trained otherwise.
+        """
         head, settings = self.model.head, to_json(asdict(self.settings))
         rows = [head.labels, head.seen, self.past_rows]
         if not self._started:
-            self._started = fingerprint(self.model.state_dict(), *self._start)
+            frozen = {n: t for n, t in self.model.state_dict().items() if n not in self._start[0]}
+            self._started = fingerprint(frozen, *self._start)
         where = [self.accelerator.num_processes, str(self.accelerator.device)]
         task = [self._task_key, self.tasks_seen, self.task_seed, self.scenario]
-        return self.pool.place(trains_as, self._started, rows, settings, task, where)
+        decides = [self._started, rows, settings, task, where]
+        pool = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.pool
+        trains_as = alike(self.method) if pool else None
+        if pool is not None and trains_as is not None:
+            return pool.place(trains_as, *decides)
+        return self._workspace.pool.place(type(self.method).__name__, self.method.hparams(), *decides)
 
     def rates(self) -> tuple[float, ...]:
         """The learning rates to try: the grid, or the one the user fixed."""
@@ -271,11 +292,6 @@ class Learner(Persistent):
     def _put_back(self) -> None:
         self._become(*self._start)
 
-    def _become(self, weights: Params, state: dict[str, Any], memory: Params) -> None:
-        P.restore(self.model, weights)
-        self.method.load_state_dict(state)
-        self.model.load_memory(memory)
-
     # ---- the task at hand, encoded once -----------------------------------------------------------------
 
     @property
@@ -321,36 +337,6 @@ class Learner(Persistent):
                 found = replace(found, labels=[IGNORED if row < 0 else row for row in found.labels])
             self._examples[key] = found
         return self._examples[key]
-
-    # ---- state ------------------------------------------------------------------------------------------
-
-    def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
-        """Everything that survives: weights, the method's state, labels, hyper-parameters."""
-        tensors, numbers = split_state(self.method.state_dict())
-        meta = {
-            "labels": list(self.model.head.labels),
-            "seen": list(self.model.head.seen),
-            "tasks_seen": self.tasks_seen,
-            "history": list(self.history),
-            "hparams": self.method.hparams(),
-            "numbers": numbers,
-        }
-        return self._tensors() | tensors, meta
-
-    def _tensors(self) -> dict[str, Params]:
-        """The model's own: weights, and what a closed-form head remembers."""
-        memory = self.model.memory()
-        return {"weights": P.snapshot(self.model)} | ({"memory": memory} if memory else {})
-
-    def load_state(self, tensors: dict[str, Params], meta: dict[str, Any]) -> None:
-        """Put back what `state` gave."""
-        self.model.head.become(meta["labels"], meta["seen"])
-        self.model.to(self.accelerator.device)
-        device = self.accelerator.device
-        moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
-        self.method.set(**meta["hparams"])
-        self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
-        self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
 
     # ---- housekeeping -----------------------------------------------------------------------------------
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from accelerate import Accelerator
+
+from holdfast import params as P
 from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead
+from holdfast.lesson import split_state
 from holdfast.method import Method
+from holdfast.params import Params
 from holdfast.predictor import Predictor
 from holdfast.settings import unknown
 
@@ -18,19 +23,23 @@ if TYPE_CHECKING:
 class Persistent(Predictor):
     """What a learner can do between lessons."""
 
-    def start_over(self) -> None:
-        """Forget what belongs to a task that was not finished."""
-
-    def _features(self) -> tuple[Any, ...]:
-        """What sentence vectors depend on, and how their sums are kept."""
-        settings, head = self.origin.settings, self.model.head
-        kept = head.past.scatter if isinstance(head, SLDAHead) else None
-        return self.origin.fingerprint, settings["vector"], settings["max_length"], kept
-
     method: Method
+    accelerator: Accelerator
     origin: Any
     history: list[dict[str, Any]]
     tasks_seen: int
+
+    def start_over(self) -> None:
+        """Forget what belongs to a task that was not finished."""
+
+    def _sums_of(self) -> tuple[Any, ...] | None:
+        """Which vectors its sums are of, and how they are kept; None if it knows more than sums."""
+        head = self.model.head
+        more = self.model.adapted or getattr(self.method, "alpha", None)
+        if self.origin is None or not isinstance(head, SLDAHead) or more:
+            return None
+        settings = self.origin.settings
+        return self.origin.fingerprint, settings["vector"], settings["max_length"], head.past.scatter
 
     @classmethod
     def create(cls, model: str = "minilm", method: str = "auto", **options: Any) -> Self:
@@ -69,13 +78,45 @@ class Persistent(Predictor):
 
     def merge(self, other: Persistent) -> None:
         """Add what another learner has learnt with slda on the same frozen encoder, exactly."""
-        mine, its = self.model.head, other.model.head
-        same = self._features() == other._features()
-        if not (isinstance(mine, SLDAHead) and isinstance(its, SLDAHead) and same) or any(
-            one.model.adapted for one in (self, other)
-        ):
+        mine, its, summed = self.model.head, other.model.head, self._sums_of()
+        if summed is None or summed != other._sums_of():
             raise HoldfastError("only learners with slda on the same frozen encoder can be merged")
-        mine.merge(its)
+        cast(SLDAHead, mine).merge(cast(SLDAHead, its))
         self.start_over()
         self.history += other.history
         self.tasks_seen += other.tasks_seen
+
+    # ---- state ------------------------------------------------------------------------------------------
+
+    def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
+        """Everything that survives: weights, the method's state, labels, hyper-parameters."""
+        tensors, numbers = split_state(self.method.state_dict())
+        meta = {
+            "labels": list(self.model.head.labels),
+            "seen": list(self.model.head.seen),
+            "tasks_seen": self.tasks_seen,
+            "history": list(self.history),
+            "hparams": self.method.hparams(),
+            "numbers": numbers,
+        }
+        return self._tensors() | tensors, meta
+
+    def _tensors(self) -> dict[str, Params]:
+        """The model's own: weights, and what a closed-form head remembers."""
+        memory = self.model.memory()
+        return {"weights": P.snapshot(self.model)} | ({"memory": memory} if memory else {})
+
+    def load_state(self, tensors: dict[str, Params], meta: dict[str, Any]) -> None:
+        """Put back what `state` gave."""
+        self.model.head.become(meta["labels"], meta["seen"])
+        self.model.to(self.accelerator.device)
+        device = self.accelerator.device
+        moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
+        self.method.set(**meta["hparams"])
+        self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
+        self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
+
+    def _become(self, weights: Params, state: dict[str, Any], memory: Params) -> None:
+        P.restore(self.model, weights)
+        self.method.load_state_dict(state)
+        self.model.load_memory(memory)

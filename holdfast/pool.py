@@ -1,11 +1,12 @@
-"""Trainings that runs of one study would repeat, kept by a hash of all that decides them."""
+"""Finished trainings, kept by a hash of all that decides them."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,16 +19,25 @@ if TYPE_CHECKING:
 FIRST_TASKS = 2  # later tasks start from weights that few runs share
 
 
+@functools.cache
+def code_hash() -> str:
+    """A hash of the package's own source: the same code trains the same, whatever is committed beside it."""
+    total, here = hashlib.sha256(), Path(__file__).parent
+    for path in sorted(here.rglob("*.py")):
+        total.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
 @dataclass(frozen=True)
 class Pool:
-    """A directory of trial files that several runs read and write.
+    """A directory of trial files, of one run or of several that read and write there.
 
     Nothing in it has to be there and nothing in it changes a number: a training is found only by a run that
     would have made it bit for bit, with the same code.
     """
 
     directory: Path
-    code: str
+    code: str = field(default_factory=code_hash)
     """The version of the code: another one may train otherwise."""
 
     def place(self, *what: Any) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from holdfast.files import locked, write_bytes
 from holdfast.heads import ClosedFormHead
 from holdfast.learner import Learner
 from holdfast.methods import METHODS
-from holdfast.models import build_classifier
+from holdfast.models import MODELS, build_classifier
 from holdfast.models.adapters import Adapter
 from holdfast.models.classifier import Classifier
 from holdfast.settings import Settings, from_json, preset, to_json, unknown
@@ -72,7 +71,8 @@ def create(
 
 def named(model: str) -> str:
     """The name of an encoder that holds from any working directory."""
-    return str(Path(model).resolve()) if Path(model).is_dir() else model
+    own = model not in MODELS and Path(model).is_dir()  # a registered name wins over a folder called so
+    return str(Path(model).resolve()) if own else model
 
 
 def load(path: Path, generation: int | None = None) -> Learner:
@@ -104,6 +104,8 @@ def save(learner: Learner, path: Path) -> int:
 
 def commit(learner: Learner, path: Path) -> int:
     """The same for a caller that holds the lock already."""
+    if learner.origin is None:
+        raise HoldfastError("this learner does not know what it was made of; make it with Learner.create")
     tensors, state = learner.state()
     meta = {
         "holdfast": __version__,
@@ -134,13 +136,6 @@ def working_in(path: Path) -> Iterator[None]:
         finally:
             if fresh and Store(path).current is None and {file.name for file in path.iterdir()} == {".lock"}:
                 shutil.rmtree(path)
-
-
-def signature(learner: Learner) -> str:
-    """What a learner is made of, in a few digits: trials of one made otherwise are not its own."""
-    origin = dataclasses.asdict(learner.origin)
-    made = {"fixed": {name: getattr(learner.method, name) for name in sorted(learner.fixed)}, **origin}
-    return hashlib.sha256(json.dumps(_json(made), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def origin_of(meta: Any, path: Path) -> Origin:

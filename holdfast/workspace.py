@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
 from holdfast.errors import HoldfastError
+from holdfast.pool import Pool
 
 
 class Workspace:
@@ -18,6 +20,7 @@ class Workspace:
     def __init__(self, given: Path | None, accelerator: Accelerator) -> None:
         self.given = given
         self.accelerator = accelerator
+        self._retired: list[Path] = []
 
     @cached_property
     def directory(self) -> Path:
@@ -33,6 +36,22 @@ class Workspace:
             self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
             name = [self._temporary.name]
         return Path(broadcast_object_list(name)[0])
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The trials in it, by what decides them."""
+        return Pool(self.directory)
+
+    def retire(self, trials: Sequence[Path]) -> None:
+        """The trials of a finished task go with the next task's, if the directory is our own.
+
+        Until then the lesson that was handed out can read them. In a directory that was given they wait for
+        a run that does all of it again.
+        """
+        if self.given is None and self.accelerator.is_main_process:
+            for path in self._retired:
+                path.unlink(missing_ok=True)
+            self._retired = [path for path in trials if path.parent == self.directory]
 
     def clear(self) -> None:
         """Delete the trials."""

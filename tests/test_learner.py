@@ -411,6 +411,61 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
     assert_same_bits(*found)
 
 
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("mas", "holdfast.learner.fit"),
+        ("mas", "holdfast.methods.consolidating.Consolidating.after_task"),
+        ("slda", "holdfast.method.Method.after_task"),
+    ],
+)
+def test_a_lesson_that_is_broken_off_leaves_nothing(tiny_bert, classes, monkeypatch, trained, name, moment):
+    """Ctrl-C in the middle of a training, or when the chosen one has been adopted already."""
+    first, second = classes.tasks[:2]
+    whole, learner = (make_learner(tiny_bert, METHODS[name](), classes) for _ in "12")
+    for one in (whole, learner):
+        one.learn(first)
+    before, known = standing(learner), learner.classes_
+    with monkeypatch.context() as patch:
+        patch.setattr(moment, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(second)
+    assert (learner.classes_, learner.model.head.labels, learner.tasks_seen) == (known, known, 1)
+    assert len(learner.history) == 1
+    assert_same_standing(before, standing(learner))
+    whole.learn(second)
+    trained.clear()
+    learner.learn(second)
+    if moment.endswith("after_task"):
+        assert not trained, "trainings that were finished are found"
+    assert_same_standing(standing(whole), standing(learner))
+    assert whole.predict(second.test.texts) == learner.predict(second.test.texts)
+
+
+def test_one_workspace_for_several_learners(one_layer, classes, tmp_path, trained):
+    """Only a training that would be the same is found: not another seed's, method's, or setting's."""
+
+    def learn(method: str, seed: int = 0, epochs: int = 2, **values: Any) -> Learner:
+        made = METHODS[method](**values)
+        learner = make_learner(one_layer, made, classes, small(epochs=epochs), seed=seed, workspace=tmp_path)
+        learner.learn(classes.tasks[0])
+        return learner
+
+    first = learn("mas")
+    others = [learn("mas", seed=1), learn("mas", epochs=1), learn("la", fraction=0.5)]
+    assert len(trained) == 4
+    again = learn("mas")
+    assert len(trained) == 4
+    assert_same_standing(standing(first), standing(again))
+    assert not torch.equal(others[0].start["head.linear.weight"], first.start["head.linear.weight"])
+
+
+def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
+    lessons = [learner.learn(task) for task in classes]
+    assert [lesson.trials[0].path.exists() for lesson in lessons] == [False, False, True]
+
+
 def test_a_task_that_was_interrupted_can_be_learnt_again(tiny_bert, classes, monkeypatch):
     import holdfast.learner as module
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from holdfast.data.tasks import Split, held_out
 from holdfast.errors import HoldfastError
 from holdfast.everyday import forget_label
 from holdfast.heads import SLDAHead
+from holdfast.methods import METHODS
+from holdfast.models import build_classifier
+from holdfast.state import named
 from holdfast.store import Store
 
 STREAM = class_stream()
@@ -216,6 +220,23 @@ def test_an_interrupted_lesson_leaves_nothing_to_the_next(tiny_bert, monkeypatch
     assert sorted(learner.classes_) == sorted(plain.classes_)
 
 
+def test_a_learner_of_unknown_making_is_not_saved(tiny_bert, tmp_path):
+    bare = Learner(build_classifier(tiny_bert, small(), method=METHODS["slda"]()), METHODS["slda"]())
+    bare.learn(STREAM.tasks[0])
+    with pytest.raises(HoldfastError, match=r"Learner\.create"):
+        bare.save(tmp_path / "mine")
+    with pytest.raises(HoldfastError, match="same frozen encoder"):
+        bare.merge(taught(tiny_bert))
+    assert not (tmp_path / "mine").exists()
+
+
+def test_a_registered_name_wins_over_a_folder_called_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("minilm", "mine"):
+        Path(name).mkdir()
+    assert (named("minilm"), named("mine")) == ("minilm", str(tmp_path / "mine"))
+
+
 def test_the_card_says_what_it_is(tiny_bert, tmp_path):
     learner = taught(tiny_bert)
     learner.save(tmp_path)
@@ -281,6 +302,17 @@ def test_an_empty_learner_takes_over_what_it_merges(tiny_bert):
     assert np.allclose(empty.predict_proba(TEXTS), learner.predict_proba(TEXTS))
 
 
+def test_a_trunk_may_move_after_a_merge(tiny_bert):
+    """Nothing was measured for what was merged: the sentences at hand stand in for it."""
+    learner, task = create(tiny_bert, "la+slda"), STREAM.tasks[2]
+    learner.merge(taught(tiny_bert))
+    learner.begin(task)
+    learner.method.stand_in(learner)
+    gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
+    assert min(learner.method.points(gold)) > 0
+    assert learner.method.tasks_pooled == 2
+
+
 def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
     left = taught(tiny_bert)
     for other in (taught(one_layer), taught(tiny_bert, "ranpac"), taught(tiny_bert, "first+slda")):
@@ -299,7 +331,8 @@ def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, m
         learner.learn([text for text, _ in pairs], [label for _, label in pairs])
         clean.learn([text for text, _ in kept], [label for _, label in kept])
     learner.save(tmp_path)
-    assert forget_label(tmp_path, gone) == (2, "")
+    traces = "what validation sentences have set (temperature, distances of --reject)"
+    assert forget_label(tmp_path, gone) == (2, traces)
     other = Learner.load(tmp_path)
     same_head(other, clean)
     assert gone not in other.predict(TEXTS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import platform
 import re
 import resource
@@ -87,7 +85,7 @@ def run(
             seed=spec.seed,
             fixed=fixed,
             workspace=workspace,
-            pool=Pool(pool_of(out), code()) if share else None,
+            pool=Pool(pool_of(out)) if share else None,
             progress=(progress if accelerator.is_main_process else None) or Progress(),
             accelerator=accelerator,
         )
@@ -187,15 +185,6 @@ def _peak_memory() -> int:
     if status.exists():  # getrusage would count what the parent held when it started us
         return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
-@functools.cache
-def code() -> str:
-    """A hash of the package's own source: the same code trains the same, whatever is committed beside it."""
-    total, here = hashlib.sha256(), Path(__file__).parents[1]
-    for path in sorted(here.rglob("*.py")):
-        total.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes())
-    return total.hexdigest()
 
 
 def pool_of(out: Path) -> Path:
