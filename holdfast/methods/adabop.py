@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from holdfast.learner import Learner
 
 PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # of (λ_s, λ_l), from the paper's appendix
-THRESHOLDS = (0.002, 0.004)  # of ε
-GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in product(PAIRS, THRESHOLDS)]
+EPSILONS = (0.002, 0.004)
+GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in product(PAIRS, EPSILONS)]
 
 
 @dataclass

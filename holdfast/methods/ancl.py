@@ -32,7 +32,9 @@ class Auxiliary(Strength):
 
     strengths: ClassVar[tuple[str, ...]] = ("lam", "lam_a")
 
-    lam_a: float = setting(0.0, "strength of the pull towards the auxiliary network; 0 is none", least=0)
+    lam_a: float = setting(
+        0.0, "strength of the pull towards the auxiliary network; 0 is none", least=0, below=math.inf
+    )
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """λ without the auxiliary network, then λ_a from 0.01 up until the new task gains; else λ_a = 0."""
@@ -85,6 +87,8 @@ class ANCLLWF(Auxiliary, LwF):
     Two tasks: E1·b1 + E2_aux·b2 + E2·(b2 + b2)
     Extras: E2·b2, the second teacher
     """
+
+    lam: float = setting(0.0, "strength of the distillation; 0 is none", least=0, below=math.inf)
 
     def before_task(self, learner: Learner, task: Task) -> None:
         """On shared labels both teach all of them."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.heads import Head, KLDAHead
-from holdfast.heads.discriminant import Weighting
 from holdfast.heads.random_features import WIDTHS, Combine
 from holdfast.methods.closed_form import FrozenTrunk
 from holdfast.settings import Settings, setting
@@ -29,7 +29,9 @@ class KLDA(FrozenTrunk):
     shrinkage: float | None = setting(
         None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6
     )
-    weighting: Weighting = setting("equal", "classes of unequal size: equal, counts (a prior) or choose")
+    weighting: Literal["equal", "counts", "choose"] = setting(
+        "equal", "classes of unequal size: equal, counts (a prior) or choose"
+    )
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Kernel discriminant analysis."""

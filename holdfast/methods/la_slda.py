@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.methods.la import LA
 from holdfast.methods.under_slda import UnderSLDA
+from holdfast.settings import setting
 
 
 @dataclass
@@ -24,3 +26,5 @@ class LASLDA(UnderSLDA, LA):
     Extras: 2·(b1 + b2), features before and after the trunk moves; b2, the last consolidation
     Keeps: α (one number per trainable weight); n_k, s_k and S_k of every label
     """
+
+    importance: Literal["mas"] = setting("mas", "who measures: mas alone needs no labels and no trained head")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.methods.closed_form import Discriminant, FrozenTrunk
+from holdfast.settings import setting
 
 
 @dataclass
@@ -15,3 +16,5 @@ class SLDA(Discriminant, FrozenTrunk):
     Paper: Hayes, Kanan, CVPR workshops 2020, with exact sums per class
     Keeps: n_k, s_k and S_k of every label: d(d+3)/2 + 1 numbers each
     """
+
+    lr: float = setting(0.0, "nothing is trained", least=0)

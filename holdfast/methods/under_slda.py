@@ -45,6 +45,7 @@ class UnderSLDA(Discriminant, ClosedForm, Quadratic):
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """Stay if staying is good enough; otherwise the search of the penalty."""
         if "lam" in learner.fixed:
+            self.stand_in(learner)
             return (yield from self.moving(learner, task))
         still: Trial = yield self.still
         if len(task.labels) < 2 or not len(task.valid):
@@ -52,10 +53,21 @@ class UnderSLDA(Discriminant, ClosedForm, Quadratic):
         # No training can score more than 1: a still trunk that reaches thr itself need not be compared.
         if still.score >= self.share(learner):
             return Decision(still, {"flags": ["saturated"]})
+        self.stand_in(learner)
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
         if still.score >= self.enough(learner, gold):
             return Decision(still, {"gold": gold.score, "flags": ["saturated"]})
         return (yield from self.moving(learner, task))
+
+    def stand_in(self, learner: Learner) -> None:
+        """Where nothing was measured while the trunk stood still, sentences at hand stand in for the past.
+
+        That needs an importance without labels. Trainings start from here then.
+        """
+        if learner.tasks_seen and not self.alpha:
+            self.alpha = learner.once("importance", lambda: self.measure(learner), each_rate=False)
+            self.tasks_pooled = learner.tasks_seen
+            learner.start_here()
 
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
         """Down from the previous λ, or from where nothing moves, which is known to hold too fast.

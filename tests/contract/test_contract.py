@@ -104,6 +104,19 @@ def closed_form(learner: Learner) -> bool:
     return not learner.model.head.trained
 
 
+# 0 ---- it is made of what it says ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_field_is_that_of_the_nearest_class_that_declares_it(name):
+    """A base class further on may declare it too; dataclasses alone would let that one win."""
+    method = METHODS[name]
+    for field in method.hyper_parameters().values():
+        owner = next(one for one in method.__mro__ if field.name in inspect.get_annotations(one))
+        own = owner.__dataclass_fields__[field.name]
+        assert (field.default, field.metadata) == (own.default, own.metadata), (field.name, owner)
+
+
 # 1 ---- it runs ----------------------------------------------------------------------------------------
 
 

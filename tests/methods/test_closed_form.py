@@ -13,10 +13,12 @@ from conftest import assert_same_bits, class_stream, domain_stream, lopsided, ma
 import holdfast.learner as learning
 from holdfast import importance, state
 from holdfast import params as P
+from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead, Taught
 from holdfast.heads.drift import ridge_map
 from holdfast.methods import METHODS
-from holdfast.search import rounded
+from holdfast.search import Decision, rounded
+from holdfast.settings import parse
 
 TEXTS = [text for stream in (class_stream(), domain_stream()) for task in stream for text in task.test.texts]
 
@@ -275,12 +277,33 @@ def test_auto_moves_where_a_look_ahead_is_clearly_better(tiny_bert, trainings, m
     lesson = learner.learn(stream.tasks[1])
     notes = lesson.decision.notes
     assert notes["gold"] > 0.31
-    assert notes["chose"] == "moving features" or notes["why"] == "out of time"
+    assert notes["chose"] == "moving features" or "validation sentences" in notes["why"]
     assert trainings
     if notes["chose"] == "moving features":
         assert learner.model.adapted
         assert learner.method.alpha, "the sentences at hand stood in for the past"
         assert learner.method.tasks_pooled == 2
+
+
+def test_auto_does_not_blame_the_budget_for_what_validation_says(tiny_bert, monkeypatch):
+    """Cross-validation asked for a move, but the search of the penalty ends with a trunk that stays."""
+    learner, stream = auto(tiny_bert, seconds=600.0, thr=1.0)
+    task = stream.tasks[1]
+
+    def stays(learner, task):
+        return Decision(learner.trial(task, learner.method.still))
+        yield
+
+    monkeypatch.setattr(learner.features, "cross_validated", lambda task: (0.0, 0.0))
+    monkeypatch.setattr(learner.method, "moving", stays)
+    notes = learner.learn(task).decision.notes
+    assert (notes["chose"], notes["why"]) == ("frozen", "on validation sentences it does as well")
+
+
+@pytest.mark.parametrize("name", ["la+slda", "auto"])
+def test_importances_that_need_a_trained_head_are_refused(name):
+    with pytest.raises(HoldfastError, match="expected one of mas"):
+        parse(METHODS[name], "importance", "fisher")
 
 
 def test_auto_keeps_to_its_budget(monkeypatch):
