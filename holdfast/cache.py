@@ -12,8 +12,10 @@ def cache_dir() -> Path:
     if chosen := os.environ.get("HOLDFAST_CACHE"):
         return Path(chosen)
     home = Path.home()
-    native = {
-        "darwin": home / "Library" / "Caches",
-        "win32": Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local"),
-    }
-    return native.get(sys.platform, Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")) / "holdfast"
+    usual = os.environ.get("XDG_CACHE_HOME") or home / ".cache"
+    return (home / "Library" / "Caches" if sys.platform == "darwin" else Path(usual)) / "holdfast"
+
+
+def data_home(given: str | Path | None = None) -> Path:
+    """The directory with the paper's data: the one given, else `HOLDFAST_DATA`, else what was downloaded."""
+    return Path(given or os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")

@@ -175,10 +175,10 @@ def data_get(
     name: Annotated[str, typer.Argument(help="hwu64, annomi or annomi-raw.")], data_dir: DataDir = None
 ) -> None:
     """Download a stream from its public source, checked against its checksums."""
-    from holdfast.cache import cache_dir
+    from holdfast.cache import data_home
     from holdfast.data.fetch import fetch
 
-    place = data_dir or Path(os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")
+    place = data_home(data_dir)
     with console.status(f"fetching {name}") as status:
         fetch(name, place, progress=lambda file, done, total: status.update(f"{done}/{total} {file.name}"))
     console.print(f"{name} is in {place}", soft_wrap=True, highlight=False)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cache import data_home
 from holdfast.display import counted
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
@@ -156,7 +157,7 @@ def evaluate(
     from holdfast.lm import tasks
 
     network, tokenizer = _load(model, dtype)
-    place = _data_dir(data_dir)
+    place = data_home(data_dir)
     with counted(console, "testing", "items") as told:
         if task == "gsm8k":
             examples = _first(tasks.gsm8k(place, "shots"), 5 if shots is None else shots)
@@ -258,12 +259,6 @@ def _room(network: Any, max_tokens: int) -> int:
     return min(made_for, max_tokens)
 
 
-def _data_dir(given: Path | None) -> Path:
-    from holdfast.cache import cache_dir
-
-    return given or Path(os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")
-
-
 def _sequences(
     data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None, *, split: bool = False
 ) -> Any:
@@ -276,7 +271,7 @@ def _sequences(
     elif data == "arithmetic":
         pairs = embedded.part_of(embedded.problems(), part)
     elif data in ("gsm8k", "mbpp"):
-        pairs = getattr(tasks, data)(_data_dir(data_dir), part)
+        pairs = getattr(tasks, data)(data_home(data_dir), part)
     elif data == METAMATH or data.startswith("hf:") or Path(data).exists():
         pairs = read_pairs("hf:meta-math/MetaMathQA" if data == METAMATH else data)
         if split:

@@ -65,9 +65,11 @@ def learn(
     from holdfast.settings import parse_setting
     from holdfast.store import Store
 
+    before = Store(state).current
+    if before is not None and set:
+        raise HoldfastError(f"{state} was begun already: --set {set[0]} can only be given to a new directory")
     chosen = METHODS.get(method or "auto")
     values: dict[str, Any] = dict(parse_setting(item, chosen) for item in set) if chosen else {}
-    before = Store(state).current
     try:
         with display(console, title=f"learning {file}") as progress:
             learnt = everyday.learn(
@@ -182,7 +184,10 @@ def evaluate(
     from holdfast.report.pictures import confusion
 
     rows = read_pairs(file, text_column=text_column, label_column=label_column)
-    rows = [row for row in rows if row.split == "test"] or rows
+    if rows[0].split is not None:
+        rows = [row for row in rows if row.split == "test"]
+        if not rows:
+            raise HoldfastError(f"{file}: no 'test' rows in the split column; mark some, or drop the column")
     learner = Learner.load(state)
     found = everyday.evaluate(learner, Split.of([row[:2] for row in rows]))
     table = Table("label", box=None)
@@ -235,13 +240,13 @@ def forget_label(
     label: Annotated[str, typer.Argument(help="The label to take out.")],
     threads: Threads = CORES,
 ) -> None:
-    """Take a label out of STATE: exactly on a frozen encoder; otherwise it says what keeps traces."""
+    """Take a label out of STATE; where anything keeps traces of it, it says what."""
     start_torch(threads)
     from holdfast import everyday
 
     generation, traces = everyday.forget_label(state, label)
     if traces:
-        _say(f"{label!r} is no longer predicted; traces of it stay in {traces}")
+        _say(f"{label!r} is forgotten; traces of it stay in {traces}")
     else:
         _say(f"{label!r} is forgotten, as if it had never been learnt")
     _say(f"{state}: generation {generation}; older generations still know it until they are dropped")

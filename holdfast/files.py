@@ -120,9 +120,8 @@ def shared(directory: Path) -> Iterator[Callable[[], bool]]:
 
 def sync_directory(path: Path) -> None:
     """Make a rename in a directory survive a power cut."""
-    if os.name == "posix":
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -181,7 +181,7 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, one_layer, tm
         (("--method", "la"), "was begun with --method auto"),
         (("--model", one_layer), "was begun with --model"),
         (("--set", "thr=0.5"), "can only be given to a new directory"),
-        (("--set", "nonsense=1"), "unknown setting 'nonsense'"),
+        (("--set", "nonsense=1"), "can only be given to a new directory"),
     ):
         refused(capsys, expected, "learn", str(mine), more, *arguments)
     assert Store(mine).current == before
@@ -355,6 +355,12 @@ def test_eval_prints_the_score_and_draws_the_confusions(made, here, capsys):
     assert sum(int(n) for gold, label, n in cells if gold == label) == right
 
 
+def test_eval_does_not_test_on_training_rows_unasked(made, here, capsys):
+    rows = [(*row, "train") for row in rows_of(0)]
+    source = table(here / "marked.csv", rows, ("text", "label", "split"))
+    refused(capsys, "no 'test' rows in the split column", "eval", str(made), source)
+
+
 def test_eval_names_labels_that_were_never_learnt(made, here, capsys):
     assert call("eval", str(made), table(here / "t.csv", rows_of(2, "test"))) == 0
     said = capsys.readouterr().out
@@ -390,7 +396,7 @@ def test_rollback_and_forget(mine, capsys):
     gone = Learner.load(mine).classes_[0]
     refused(capsys, "unknown label 'nobody'", "forget-label", str(mine), "nobody")
     assert call("forget-label", str(mine), gone) == 0
-    assert "as if it had never been learnt" in capsys.readouterr().out
+    assert "forgotten; traces of it stay in what validation sentences have set" in capsys.readouterr().out
     assert gone not in Learner.load(mine).classes_
     assert call("rollback", str(mine), "1") == 0
     assert len(Learner.load(mine).classes_) == 2

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.cache import cache_dir
+from holdfast.cache import data_home
 from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
 from holdfast.data.readers import HUB, digest, read_pairs, stream_from_files
 from holdfast.data.tasks import Scenario, Split, Stream, Task
@@ -127,14 +126,13 @@ def _home_domains(_: str | Path | None) -> Stream:
 
 def _in_data_dir(name: str, read: Callable[[Path], Stream]) -> Loader:
     def load(data_dir: str | Path | None) -> Stream:
-        fetched = cache_dir() / "data"
-        place = data_dir or os.environ.get("HOLDFAST_DATA") or (fetched if fetched.is_dir() else None)
-        if not place:
+        place = data_home(data_dir)
+        if not place.is_dir() and place == data_home():
             raise HoldfastError(
                 f"stream {name!r} needs a data directory: pass --data-dir, set HOLDFAST_DATA,"
                 f" or run `holdfast data get {name}`"
             )
-        return read(Path(place))
+        return read(place)
 
     return load
 

@@ -272,10 +272,14 @@ class SumsHead(ClosedFormHead):
         self.changed()
 
     def drop(self, row: int) -> str:
-        """Take a label's sums out; pooled sums keep its share."""
+        """Take a label's sums out; pooled sums keep its share, and numbers that were chosen stay chosen."""
         self.past.remove(row)
         self.changed()
-        return "" if self.past.scatter == "per-class" else "the pooled sums of all labels"
+        if self.past.scatter == "pooled":
+            return "the pooled sums of all labels"
+        chosen = "shrinkage, " if len(self.options) > 1 else ""
+        told = f"what validation sentences have set ({chosen}temperature, distances of --reject)"
+        return told if self.heat.any() else ""
 
     @abstractmethod
     def fitness(self, option: Option) -> float:

@@ -104,18 +104,14 @@ class ClassSums:
             return torch.eye(self.width, dtype=torch.float64)
         return total
 
-    def state(self, prefix: str = "") -> Params:
+    def state(self) -> Params:
         """The sums by name."""
-        return {
-            f"{prefix}counts": self.counts,
-            f"{prefix}sums": self.sums,
-            f"{prefix}triangles": self.triangles,
-        }
+        return {"counts": self.counts, "sums": self.sums, "triangles": self.triangles}
 
-    def load(self, state: Params, prefix: str = "") -> None:
+    def load(self, state: Params) -> None:
         """Put back what `state` gave."""
         self.counts, self.sums, self.triangles = (
-            state[f"{prefix}{name}"].cpu() for name in ("counts", "sums", "triangles")
+            state[name].cpu() for name in ("counts", "sums", "triangles")
         )
 
     def _squares(self, rows: Iterable[int]) -> Iterable[Tensor]:
