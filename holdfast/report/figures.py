@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from holdfast.methods import METHODS
@@ -65,7 +66,7 @@ def curves(section: Section) -> Figure | None:
             _trace(
                 label,
                 x,
-                [100 * value for value in y],
+                [_percent(value) for value in y],
                 line=line,
                 mode="lines+markers" if not made[0].joint else "lines",
             )
@@ -108,53 +109,56 @@ def search_trace(run: Run) -> Figure | None:
     assert run.record is not None
     data = []
     for number, lesson in enumerate(run.record["trials"]):
-        seen = [
-            (trial["choice"]["lam"], 100 * trial["score"], trial["choice"])
-            for trial in lesson["trials"]
-            if isinstance(trial["choice"].get("lam"), int | float)
-            and trial["choice"]["lam"] > 0
-            and trial["score"] is not None
-        ]
+        tint, chosen = PALETTE[number % len(PALETTE)], run.record["chosen"][number]
+        seen = [trial for trial in lesson["trials"] if _on_the_grid(trial)]
         if not seen:
             continue
-        seen.sort(key=lambda point: point[0])
-        words = [
-            ", ".join(
-                f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, int | float)
-            )
-            for _, _, choice in seen
-        ]
-        data.append(
-            _trace(
-                lesson["task"],
-                [lam for lam, _, _ in seen],
-                [score for _, score, _ in seen],
-                mode="lines+markers",
-                text=words,
-                line={"color": PALETTE[number % len(PALETTE)], "width": 1.5},
-            )
-        )
-        chosen = run.record["chosen"][number]
-        if isinstance(chosen.get("lam"), int | float) and chosen["lam"] > 0:
-            mark = {
-                "color": PALETTE[number % len(PALETTE)],
-                "size": 14,
-                "symbol": "circle-open",
-                "line": {"width": 3},
-            }
-            data.append(
-                _trace(
-                    "chosen",
-                    [chosen["lam"]],
-                    [100 * chosen["score"]],
-                    mode="markers",
-                    marker=mark,
-                    showlegend=False,
-                )
-            )
+        seen.sort(key=lambda trial: trial["choice"]["lam"])
+        plain = [trial for trial in seen if not _beyond_lam(trial["choice"])]
+        rest = [trial for trial in seen if _beyond_lam(trial["choice"])]
+        group = {"legendgroup": lesson["task"]}
+        line = {"color": tint, "width": 1.5}
+        data.append(_trials(lesson["task"], plain, mode="lines+markers", line=line, **group))
+        if rest:
+            cross = {"color": tint, "symbol": "x-thin-open", "size": 8}
+            data.append(_trials("and more", rest, mode="markers", marker=cross, showlegend=False, **group))
+        if isinstance(gold := chosen.get("gold"), int | float):
+            ends = [seen[0]["choice"]["lam"], seen[-1]["choice"]["lam"]]
+            enough = {"color": tint, "width": 1, "dash": "dot"}
+            level = [100 * gold * run.share] * 2
+            data.append(_trace("enough", ends, level, mode="lines", line=enough, showlegend=False, **group))
+        if _on_the_grid({"choice": chosen, "score": chosen["score"]}):
+            ring = {"color": tint, "size": 14, "symbol": "circle-open", "line": {"width": 3}}
+            at = ([chosen["lam"]], [100 * chosen["score"]])
+            data.append(_trace("chosen", *at, mode="markers", marker=ring, showlegend=False, **group))
     layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "validation macro-F1"}}
     title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}"
-    return Figure(title, data, layout, "A ring marks what was chosen.", height=330) if data else None
+    note = (
+        "Lines: λ by itself; crosses: with λ_down, λ_up or λ_a beside it; dotted: enough of the score "
+        "without a hold. A ring marks what was chosen; λ = 0 and ∞ have no place on this axis."
+    )
+    return Figure(title, data, layout, note, height=330) if data else None
+
+
+def _on_the_grid(trial: Mapping[str, Any]) -> bool:
+    lam = trial["choice"].get("lam")
+    return isinstance(lam, int | float) and lam > 0 and trial["score"] is not None
+
+
+def _beyond_lam(choice: Mapping[str, Any]) -> bool:
+    """Whether more than λ holds or pulls in a training."""
+    return choice.get("down") is not None or (choice.get("lam_a") or 0) > 0
+
+
+def _trials(name: str, trials: Sequence[Mapping[str, Any]], **rest: Any) -> dict[str, Any]:
+    words = [
+        ", ".join(
+            f"{key} {value:.3g}" for key, value in one["choice"].items() if isinstance(value, int | float)
+        )
+        for one in trials
+    ]
+    lams, scores = [one["choice"]["lam"] for one in trials], [100 * one["score"] for one in trials]
+    return _trace(name, lams, scores, text=words, **rest)
 
 
 def spread(run: Run) -> list[Figure]:
@@ -222,10 +226,13 @@ def strategies(section: Section) -> list[Figure]:
     for title, (axis, runs) in panels.items():
         data = []
         for number, tau in enumerate(sorted({run.own["tau"] for run in runs})):
-            line = sorted((run for run in runs if run.own["tau"] == tau), key=lambda run: run.own[axis])
-            x = [run.own[axis] for run in line]
+            along: dict[float, list[Run]] = {}  # several orders or seeds at a point are averaged
+            for run in sorted(runs, key=lambda run: run.own[axis]):
+                if run.own["tau"] == tau:
+                    along.setdefault(run.own[axis], []).append(run)
+            x = list(along)
             for metric, dash in (("CF", "solid"), ("FWT", "dash")):
-                y = [_percent(section.metric(run, metric)) for run in line]
+                y = [_percent(_mean([section.metric(run, metric) for run in at])) for at in along.values()]
                 tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
                 data.append(_trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
         data += _references(section, [run.own[axis] for run in runs])
@@ -238,7 +245,7 @@ def strategies(section: Section) -> list[Figure]:
             f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
             for name, point in published.REFERENCES.items()
         )
-        note = f"Solid: CF, dashed: FWT; thin grey lines: ancl-mas and ancl-lwf here. The paper has {theirs}."
+        note = f"Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here. The paper has {theirs}."
         figures.append(Figure(title, data, layout, note))
     return figures
 
@@ -251,7 +258,7 @@ def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any
             continue
         for metric, dash in (("CF", "solid"), ("FWT", "dash")):
             level = _percent(section.metric(run, metric))
-            line = {"color": "#8c96a0", "width": 1, "dash": dash}
+            line = {"color": colour(run.method), "width": 1, "dash": dash}
             ends = [min(across), max(across)]
             data.append(_trace(f"{run.method} {metric}", ends, [level, level], mode="lines", line=line))
     return data
@@ -266,9 +273,9 @@ def _percent(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def _mean(values: Sequence[float | None]) -> float:
+def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) / len(known)
+    return fmean(known) if known else None
 
 
 def _short(name: str) -> str:

@@ -54,16 +54,18 @@ def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
     pictures = [figure for figure in shown if figure is not None]
     if section.view == "strategies":
         pictures += draw.strategies(section)
-    first, rest = tables[:1], tables[1:]
+    # Many points are told by figures; what was chosen and the records are looked up, not read.
+    folded = [table for table in tables if table.words or table.name.endswith("-strategies")]
+    first, *rest = [html(table) for table in tables if table not in folded] or [""]
     parts = [f"<section id='{_anchor(section)}'><h2>{escape(section.title)}</h2>"]
     parts.append(f"<p>{escape(section.about)}</p>" if section.about else "")
     parts.append(_missing(section.missing))
-    parts += map(html, first)
+    parts.append(first)
     parts.append(
         f"<div class=figures>{''.join(figure_html(f, numbers) for f in pictures)}</div>" if pictures else ""
     )
-    parts += [html(table) for table in rest[:-1]]
-    parts += [_folded(table.title.rpartition(": ")[2], html(table, headed=False)) for table in rest[-1:]]
+    parts += rest
+    parts += [_folded(table.title.rpartition(": ")[2], html(table, headed=False)) for table in folded]
     parts.append(_matrices(section))
     parts.append(_traces(section, numbers))
     parts.append(_spreads(section, numbers))
@@ -153,8 +155,9 @@ def _heat_map(run: Run) -> str:
 def _cell(value: float | None) -> str:
     if value is None:
         return "<td></td>"
-    ink = "#fff" if value > 0.55 else "#12352b"
-    return f"<td style='background:hsl(164 45% {92 - 62 * value:.0f}%);color:{ink}'>{100 * value:.1f}</td>"
+    ink = "paper" if value > 0.55 else "ink"
+    tint = f"color-mix(in srgb, var(--mark) {8 + 92 * value:.0f}%, var(--paper))"
+    return f"<td style='background:{tint};color:var(--{ink})'>{100 * value:.1f}</td>"
 
 
 def _anchor(section: Section) -> str:

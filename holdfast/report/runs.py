@@ -11,13 +11,15 @@ from typing import Any
 
 from holdfast import metrics
 from holdfast.bench.spec import Spec
+from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json
 from holdfast.methods import METHODS
+from holdfast.methods.strength import THRESHOLDS
 
 Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
-KEYS = ("spec", "tasks", "chosen", "trials", "scores", "metrics", "passes", "seconds")
+KNOBS = ("lr", "lam", "lam_a", "down", "up")
 REPEATED = ("method", "set", "order", "seed")
 """What may differ between runs of one setting: methods are compared, orders and seeds averaged over."""
 
@@ -49,14 +51,24 @@ class Run:
 
     @cached_property
     def setting(self) -> dict[str, Any]:
-        """What compared runs must share: all of the spec but method, order, seed."""
+        """What compared runs must share: all of the spec but method, order, seed; and the tasks learnt."""
         shared = {name: value for name, value in self.spec.items() if name not in REPEATED}
+        order, _ = self.where
+        if not order.isdigit():  # tasks by name, and perhaps not all of them
+            shared["tasks"] = ", ".join(sorted(order.split(",")))
         return shared | {name: value for name, value in self.spec["set"].items() if name not in self.own}
 
     @property
     def where(self) -> tuple[str, int]:
         """Order and seed."""
         return str(self.spec["order"] or "1"), int(self.spec["seed"])
+
+    @property
+    def share(self) -> float:
+        """thr: the share of the gold score that its search keeps."""
+        stream = STREAMS.get(str(self.spec["stream"]))
+        scenario = "class-incremental" if stream is None else stream.scenario
+        return float(self.own.get("thr") or THRESHOLDS[scenario])
 
     @property
     def matrix(self) -> metrics.Matrix:
@@ -167,9 +179,8 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
 
 def _run(path: Path, content: Any) -> Run:
     """The run of a record, if it is one: whole, and of one piece."""
-    if any(key not in content for key in KEYS):
-        raise KeyError(path.name)
     F, tasks, trials = content["scores"]["test"], content["tasks"], content["trials"]
+    _check_types(content)
     joint = all(cell is None for row in F[:-1] for cell in row)
     for k, row in enumerate(F):
         known = [cell is not None for cell in row]
@@ -186,10 +197,38 @@ def _run(path: Path, content: Any) -> Run:
     return replace(_planned(path.stem, content["spec"]), record=content)
 
 
+def _check_types(content: dict[str, Any]) -> None:
+    """What the tables and figures read is what it should be: a record may have been edited by hand."""
+    numbers = [content["seconds"], content["peak_memory"]]
+    numbers += [cell for row in content["scores"]["test"] for cell in row if cell is not None]
+    numbers += [n for phase in content["passes"]["chosen"].values() for n in phase.values()]
+    texts = [*content["tasks"]]
+    choices: list[dict[str, Any]] = []
+    for lesson in content["trials"]:
+        texts.append(lesson["task"])
+        for trial in lesson["trials"]:
+            choices.append(trial["choice"])
+            numbers += [] if trial["score"] is None else [trial["score"]]
+    for one in content["chosen"]:
+        texts += [one["task"], *one.get("flags", ())]
+        choices.append(one)
+        numbers += [] if one["score"] is None else [one["score"]]
+        for tensor in (one.get("spread") or {}).values():
+            numbers += [*tensor["bins"], tensor["mean"], tensor["tau"]]
+    for choice in choices:
+        known = (choice.get(name) for name in KNOBS)
+        numbers += [value for value in known if value is not None and value != "inf"]
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+        raise TypeError("a number is none")
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a name is none")
+
+
 def _planned(digest: str, spec: dict[str, Any]) -> Run:
     """A run as its spec tells it, if that is one."""
     run = Run(digest, Spec.from_json(spec).to_json())
-    if run.method not in METHODS or not isinstance(run.spec["set"], dict):
+    kinds = {"set": dict, "seed": int, "stream": str, "preset": str, "order": str | None}
+    if run.method not in METHODS or not all(isinstance(run.spec[name], kinds[name]) for name in kinds):
         raise ValueError(run.method)
     return run
 

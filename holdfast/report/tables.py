@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -36,6 +37,8 @@ class Table:
     rows: list[list[Cell]] = field(default_factory=list)
     naming: int = 1
     note: str = ""
+    words: bool = False
+    """Its cells are words, not numbers."""
 
 
 def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
@@ -48,13 +51,17 @@ def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
 def html(table: Table, *, headed: bool = True) -> str:
     """As a part of a page; a number is linked to its record, or tells the records it is the mean of."""
     title = f"<h3>{escape(table.title.rpartition(': ')[2])}</h3>" if headed else ""
-    head = "".join(f"<th>{escape(name)}</th>" for name in table.columns)
+    head = "".join(
+        f"<th{' class=name' if i < table.naming else ''}>{escape(name)}</th>"
+        for i, name in enumerate(table.columns)
+    )
     rows = "".join(
         f"<tr>{''.join(_html_cell(table, i, cell) for i, cell in enumerate(row))}</tr>" for row in table.rows
     )
     note = f"<p class=note>{escape(table.note)}</p>" if table.note else ""
     return (
-        f"{title}<div class=wide><table class=numbers>"
+        f"{title}<div class=wide id='{escape(table.name)}'>"
+        f"<table class='numbers{' words' if table.words else ''}'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
     )
 
@@ -64,7 +71,8 @@ def _html_cell(table: Table, column: int, cell: Cell) -> str:
     if len(cell.records) == 1:
         text = f"<a href='{quote(cell.records[0])}.json'>{text}</a>"
     elif cell.records:
-        text = f"<span title='mean of the records {escape(' '.join(cell.records))}'>{text}</span>"
+        runs, names = f"{table.name.partition('-')[0]}-records", " ".join(cell.records)
+        text = f"<a href='#{escape(runs)}' title='from the records {escape(names)}'>{text}</a>"
     text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>", "": text}[cell.rank]
     return f"<th>{text}</th>" if column < table.naming else f"<td>{text}</td>"
 
@@ -73,7 +81,8 @@ def markdown(table: Table) -> str:
     """As text for a document."""
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     lines = [f"#### {table.title}", "", f"| {' | '.join(table.columns)} |"]
-    lines.append("|" + "---|" * table.naming + "---:|" * (len(table.columns) - table.naming))
+    number = "---|" if table.words else "---:|"
+    lines.append("|" + "---|" * table.naming + number * (len(table.columns) - table.naming))
     for row in table.rows:
         cells = (marks[cell.rank].format(cell.text.replace("|", "\\|")) for cell in row)
         lines.append(f"| {' | '.join(cells)} |")
@@ -98,7 +107,8 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(table.title)}}}",
+        rf"\caption{{{_tex(table.title)}.{_tex(f' {table.note}' if table.note else '')}}}",
+        rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{spec}}}",
     ]
     lines += [r"\toprule", " & ".join(map(_tex, table.columns)) + r" \\", r"\midrule"]
@@ -106,6 +116,7 @@ def latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
+MINUS = re.compile(r"(?<![\w-])-(?=\d)")  # a hyphen before a number is a sign
 _TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 _TEX |= {
     "λ": r"$\lambda$",
@@ -120,7 +131,8 @@ _TEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≤": r"$\le$"}
 
 
 def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in text)
+    text = "".join(_TEX.get(character, character) for character in text)
+    return MINUS.sub("$-$", text)
 
 
 def show(console: Console, table: Table) -> None:

@@ -3,57 +3,72 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from holdfast.data import STREAMS
 from holdfast.display import percent
 from holdfast.methods import METHODS
-from holdfast.methods.strength import THRESHOLDS
 from holdfast.report import published
-from holdfast.report.runs import METRICS, Run, Section
-from holdfast.report.statistics import compare, estimate, holm
-from holdfast.report.tables import Cell, Rank, Table, ranked
-
-UPPER = "mtl"  # a bound, not a competitor: it is never the best
+from holdfast.report.means import (
+    against_best,
+    interval,
+    is_bound,
+    mean_cell,
+    over_orders,
+    ranks,
+    units,
+    values,
+)
+from holdfast.report.runs import METRICS, Record, Run, Section
+from holdfast.report.tables import Cell, Table
 
 
 def tables_of(section: Section, name: str) -> list[Table]:
     """The tables of a section; `name` begins the names of their files."""
     views = {"thresholds": thresholds, "tau": tau, "strategies": strategies, "cost": cost}
     first = views[section.view](section, name) if section.view in views else main(section, name)
-    rest = [by_order(section, name), compared(section, name)] if section.view == "main" else []
-    return [table for table in (first, *rest, chosen(section, name)) if table.rows]
+    more = (intervals, by_order, compared) if section.view == "main" else ()
+    rest = [table(section, name) for table in more]
+    last = [chosen(section, name), records(section, name)]
+    return [table for table in (first, *rest, *last) if table.rows]
 
 
 def main(section: Section, name: str) -> Table:
     """The paper's main table: mean (std) over orders and seeds, its own numbers beside ours."""
     labels = section.by_label()
-    theirs = published.MAIN.get(str(section.runs[0].spec["stream"]), {})
-    values = {
-        metric: {label: _known(section, runs, metric) for label, runs in labels.items()} for metric in METRICS
+    known = published.MAIN.get(str(section.runs[0].spec["stream"]), {}) if _whole(section.runs[0]) else {}
+    theirs = {label: known[runs[0].method] for label, runs in labels.items() if runs[0].method in known}
+    rank = {
+        metric: ranks({label: values(section, runs, metric) for label, runs in labels.items()}, high=up)
+        for metric, up in _directions(METRICS).items()
     }
-    ranks = {metric: _ranks(found, high=METRICS[metric] == "↑") for metric, found in values.items()}
-    several = len({run.where[1] for run in section.made}) > 1
     rows = []
     for label, runs in labels.items():
-        made = [run for run in runs if run.record is not None]
-        records = tuple(run.digest for run in made)
-        row = [Cell(label), Cell(f"{len(made)}/{len(runs)}")]
-        for metric in METRICS:
-            beside = _beside(section, made) if metric == "FWT" else ()
-            row.append(Cell(_mean_std(values[metric][label]), ranks[metric][label], (*records, *beside)))
-        if several:
-            row.append(Cell(_interval(list(_by_place(section, runs).values())), records=records))
-        if theirs:
-            row += [Cell(text or "-") for text in theirs.get(runs[0].method, (None,) * 4)]
+        made = sum(run.record is not None for run in runs)
+        row = [Cell(label), Cell(f"{made}/{len(runs)}")]
+        row += [mean_cell(section, runs, metric, rank[metric][label]) for metric in METRICS]
+        row += [Cell(text or "-") for text in theirs.get(label, (None,) * 4)] if theirs else []
         rows.append(row)
-    columns = ["method", "runs", *(f"{metric} {arrow}" for metric, arrow in METRICS.items())]
-    columns += ["Ov, 95 % interval"] * several
-    columns += [f"paper {metric}" for metric in METRICS] if theirs else []
-    note = "Mean (standard deviation) over orders and seeds. Best bold, second underlined; mtl is not ranked."
+    columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
+    note = (
+        "Mean (standard deviation) over orders and seeds. Best bold, second underlined, among methods that "
+        "have been run at the same places; mtl is not ranked."
+    )
     return Table(f"{name}-main", f"{section.title}: main table", columns, rows, note=note)
+
+
+def intervals(section: Section, name: str) -> Table:
+    """With several seeds: how sure each mean is."""
+    several, by_order = len({run.where[1] for run in section.made}) > 1, over_orders(section)
+    rows = []
+    for label, runs in section.by_label().items() if several else ():
+        found = [(values(section, runs, metric), mean_cell(section, runs, metric)) for metric in METRICS]
+        cells = [Cell(interval(own, by_order=by_order), records=cell.records) for own, cell in found]
+        rows.append([Cell(label), *cells])
+    note = f"By Student's t over {'orders, each the mean over its seeds' if by_order else 'seeds'}."
+    title = f"{section.title}: 95 % intervals of the means"
+    return Table(f"{name}-intervals", title, ["method", *_heads(METRICS)], rows, note=note)
 
 
 def by_order(section: Section, name: str) -> Table:
@@ -70,46 +85,31 @@ def by_order(section: Section, name: str) -> Table:
 
 def compared(section: Section, name: str) -> Table:
     """Every method against the one with the highest mean Ov, over the same orders and seeds."""
-    ours = {
-        label: _by_place(section, runs)
-        for label, runs in section.by_label().items()
-        if not label.startswith(UPPER)
-    }
-    ours = {label: found for label, found in ours.items() if len(found) > 1}
-    title = f"{section.title}: is the best one better?"
+    labels = {label: runs for label, runs in section.by_label().items() if not is_bound(label)}
+    found = {label: values(section, runs, "Ov") for label, runs in labels.items()}
+    by_order = over_orders(section)
+    several = {label: own for label, own in found.items() if len(units(own, by_order=by_order)) > 1}
+    best, others = against_best(several, by_order=by_order)
+    rows = []
+    for label, (test, p) in others.items():
+        gap = test.difference
+        half = gap.half or 0.0
+        numbers = (
+            str(gap.count),
+            f"{100 * gap.mean:+.2f}",
+            f"{100 * (gap.mean - half):+.2f} to {100 * (gap.mean + half):+.2f}",
+            "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
+        )
+        common = found[best].keys() & found[label].keys()
+        both = tuple(run.digest for one in (best, label) for run in labels[one] if run.where in common)
+        rows.append([Cell(best), Cell(label), *(Cell(text, records=both) for text in numbers)])
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval", "p (Holm)"]
     note = (
-        "Paired t-test over orders (each the mean over its seeds; over seeds if there is one order), Holm's "
-        "correction for several comparisons. Pairs are few: a large p says that they cannot tell, not that "
-        "the methods are alike."
+        f"Paired t-test over {'orders, each the mean over seeds that both have' if by_order else 'seeds'}; "
+        "Holm's correction for all comparisons between all methods, since the best one is picked by the same "
+        "scores. Pairs are few: a large p says that they cannot tell, not that the methods are alike."
     )
-    if len(ours) < 2:
-        return Table(f"{name}-compared", title, columns)
-    everywhere = set.intersection(*(set(found) for found in ours.values())) or set()
-    whole = {label: [found[at] for at in everywhere] for label, found in ours.items()}
-    best = max(ours, key=lambda label: (sum(whole[label]), len(ours[label])))
-    pairs = []
-    for label, found in ours.items():
-        common = sorted(found.keys() & ours[best].keys())
-        if label != best and len(common) > 1:
-            pairs.append((label, compare([ours[best][at] for at in common], [found[at] for at in common])))
-    chances = holm([comparison.p for _, comparison in pairs])
-    rows = []
-    for (label, comparison), p in zip(pairs, chances, strict=True):
-        gap = comparison.difference
-        half = gap.half or 0.0
-        interval = f"{100 * (gap.mean - half):+.2f} to {100 * (gap.mean + half):+.2f}"
-        shown = "-" if math.isnan(p) else f"{p:.3f}"
-        rows.append(
-            [
-                Cell(best),
-                Cell(label),
-                Cell(str(gap.count)),
-                Cell(f"{100 * gap.mean:+.2f}"),
-                Cell(interval),
-                Cell(shown),
-            ]
-        )
+    title = f"{section.title}: is the best one better?"
     return Table(f"{name}-compared", title, columns, rows, naming=2, note=note)
 
 
@@ -126,50 +126,75 @@ def chosen(section: Section, name: str) -> Table:
         where = f"{run.where[0]}, {run.where[1]}"
         rows.append([Cell(run.label), Cell(where), Cell(str(trainings), records=(run.digest,)), *cells])
     columns = ["method", "order, seed", "trainings", *(f"task {k + 1}" for k in range(longest))]
-    return Table(f"{name}-chosen", f"{section.title}: what the searches chose", columns, rows, naming=2)
+    title = f"{section.title}: what the searches chose"
+    return Table(f"{name}-chosen", title, columns, rows, naming=2, words=True)
+
+
+def records(section: Section, name: str) -> Table:
+    """Where every number of the section came from."""
+    rows = []
+    for run in _sorted(section):
+        if run.record is not None:
+            place, revision = f"{run.where[0]}, {run.where[1]}", str(run.record.get("revision") or "-")
+            rows.append([Cell(run.label), Cell(place), Cell(run.digest, "", (run.digest,)), Cell(revision)])
+    columns = ["method", "order, seed", "record", "revision of the code"]
+    title = f"{section.title}: records"
+    return Table(f"{name}-records", title, columns, rows, naming=2, words=True)
 
 
 def thresholds(section: Section, name: str) -> Table:
     """The paper's table over thr."""
-    own = [run for run in _sorted(section) if run.method != "seq"]
-    share = {run.digest: run.own.get("thr", _usual_share(run)) for run in own}
+    blocks: dict[float, dict[str, list[Run]]] = {}
+    for run in _sorted(section):
+        if run.method != "seq":
+            blocks.setdefault(run.share, {}).setdefault(run.method, []).append(run)
     rows = []
-    for thr in sorted(set(share.values()), reverse=True):
-        block = [run for run in own if share[run.digest] == thr]
-        ranks = {
-            metric: ranked([section.metric(run, metric) for run in block], high=arrow == "↑")
-            for metric, arrow in METRICS.items()
-        }
-        for place, run in enumerate(block):
-            cells = [_metric(section, run, metric, ranks[metric][place]) for metric in METRICS]
-            theirs = published.THRESHOLDS.get((thr, run.method) if _papers(run) else (0, ""), ("-",) * 5)
-            rows.append(
-                [Cell(f"{100 * thr:g}"), Cell(run.method), Cell(_lams(run)), *cells, *map(Cell, theirs)]
+    for thr, methods in sorted(blocks.items(), reverse=True):
+        rank = {
+            metric: ranks(
+                {method: values(section, runs, metric) for method, runs in methods.items()}, high=up
             )
+            for metric, up in _directions(METRICS).items()
+        }
+        for method, runs in methods.items():
+            cells = [mean_cell(section, runs, metric, rank[metric][method]) for metric in METRICS]
+            theirs = published.THRESHOLDS.get((thr, method) if _papers(runs) else (0, ""), ("-",) * 5)
+            made = [run for run in runs if run.record]
+            lams = Cell("; ".join(map(_lams, made)) or "-", records=tuple(run.digest for run in made))
+            rows.append([Cell(f"{100 * thr:g}"), Cell(method), lams, *cells, *map(Cell, theirs)])
     columns = ["thr", "method", "λ by task", *_heads(METRICS), *(f"paper {what}" for what in ("λ", *METRICS))]
     note = (
-        "Best of each threshold bold, second underlined. λ is that of each task from the second on; the "
-        "paper's belongs to another scale of importance."
+        "Best of each threshold bold, second underlined. λ is that of each task from the second on, run by "
+        "run; the paper's belongs to another scale of importance."
     )
     return Table(f"{name}-thresholds", f"{section.title}: thresholds", columns, rows, naming=3, note=note)
 
 
 def tau(section: Section, name: str) -> Table:
     """The paper's ablation of the cut-off, after the second, third, ... task."""
-    own = sorted((run for run in section.runs if run.method == "la"), key=lambda run: -_fraction(run))
+    groups: dict[float, list[Run]] = {}
+    for run in sorted((run for run in section.runs if run.method == "la"), key=_fraction, reverse=True):
+        groups.setdefault(_fraction(run), []).append(run)
     shown = {"Ov": "↑", "CF": "↓", "FWT": "↑"}
     rows = []
-    longest = max((len(run.matrix) for run in own), default=0)
+    longest = max((len(run.matrix) for runs in groups.values() for run in runs), default=0)
     for tasks in range(2, longest + 1):
-        values = {metric: [section.metric(run, metric, tasks) for run in own] for metric in shown}
-        ranks = {metric: ranked(values[metric], high=arrow == "↑") for metric, arrow in shown.items()}
-        for place, run in enumerate(own):
-            one = run.record["chosen"][tasks - 1] if run.record else {}
-            found = [Cell(percent(values[m][place]), ranks[m][place], _records(run)) for m in shown]
-            theirs = published.TAU.get((tasks, _fraction(run)) if _papers(run) else (0, 0), ("-",) * 5)
-            knobs = [Cell(_short(one.get(key))) for key in ("lam", "down", "up")]
-            at = f"{_fraction(run):.2f}{_method_at(run).removeprefix('la')}"
-            rows.append([Cell(str(tasks)), Cell(at), *knobs, *found, *map(Cell, theirs)])
+        rank = {
+            metric: ranks(
+                {str(at): values(section, runs, metric, tasks) for at, runs in groups.items()}, high=up
+            )
+            for metric, up in _directions(shown).items()
+        }
+        for at, runs in groups.items():
+            made = [run for run in runs if run.record]
+            found = [mean_cell(section, runs, metric, rank[metric][str(at)], tasks) for metric in shown]
+            theirs = published.TAU.get((tasks, at) if _papers(runs) else (0, 0), ("-",) * 5)
+            own = tuple(run.digest for run in made)
+            knobs = [
+                Cell("; ".join(_short(_chosen(run, tasks).get(key)) for run in made) or "-", records=own)
+                for key in ("lam", "down", "up")
+            ]
+            rows.append([Cell(str(tasks)), Cell(f"{at:.2f}"), *knobs, *found, *map(Cell, theirs)])
     columns = ["tasks", "τ / mean ρ", "λ", "λ_down", "m", *_heads(shown)]
     columns += [f"paper {what}" for what in ("λ_down", "λ_up", "Ov", "CF", "FWT")]
     note = "m says where λ_up lies between 1/τ (0) and λ_max/λ (1)."
@@ -179,54 +204,44 @@ def tau(section: Section, name: str) -> Table:
 def strategies(section: Section, name: str) -> Table:
     """Every point of the figures on weighting strategies."""
     rows = []
-    for run in _sorted(section):
-        own = run.own
-        kind = own.get("strategy", "balance") if run.method == "la" else run.method
+    for runs in section.by_label().values():
+        own, method = runs[0].own, runs[0].method
+        kind = own.get("strategy", "balance") if method == "la" else method
         knobs = [Cell(_short(own.get(key))) for key in ("tau", "down", "up")]
-        shown = ("Ov", "CF", "FWT")
-        rows.append([Cell(kind), *knobs, *(_metric(section, run, metric) for metric in shown)])
+        rows.append(
+            [Cell(kind), *knobs, *(mean_cell(section, runs, metric) for metric in ("Ov", "CF", "FWT"))]
+        )
     columns = ["strategy", "τ", "λ_down", "m", "Ov ↑", "CF ↓", "FWT ↑"]
     return Table(f"{name}-strategies", f"{section.title}: weighting strategies", columns, rows)
 
 
 def cost(section: Section, name: str) -> Table:
     """Passes over the data of the chosen trainings, beside the paper's formula; seconds and memory of all."""
-    labels = section.by_label()
-    base = next((run for run in section.made if run.method == "seq"), None)
-    usual = base.record["seconds"] if base and base.record else None
+    columns = ["method", "passes for two tasks", "forward batches", "backward batches", "trainings"]
+    columns += ["seconds", "× seq", "peak MB"]
+    spent = {label: [run for run in runs if run.record] for label, runs in section.by_label().items()}
+    usual = _mean_of(spent.get("seq", []), lambda record: record["seconds"])
     rows = []
-    for label, runs in labels.items():
-        run = runs[0]
-        if run.record is None:
-            rows.append([Cell(label), *[Cell("missing")] * 7])
+    for label, runs in spent.items():
+        if not runs:
+            rows.append([Cell(label), *[Cell("missing")] * (len(columns) - 1)])
             continue
-        forward, backward = (_total(run.record["passes"]["chosen"], way) for way in ("forward", "backward"))
-        trainings = sum(len(lesson["trials"]) for lesson in run.record["trials"])
-        seconds = run.record["seconds"]
-        ratio = "-" if usual is None else f"{seconds / usual:.1f}"
+        seconds = _mean_of(runs, lambda record: record["seconds"])
         numbers = (
-            f"{forward}",
-            f"{backward}",
-            f"{trainings}",
-            f"{seconds:.0f}",
-            ratio,
-            f"{run.record['peak_memory'] / 2**20:.0f}",
+            _mean_of(runs, lambda record: _total(record["passes"]["chosen"], "forward")),
+            _mean_of(runs, lambda record: _total(record["passes"]["chosen"], "backward")),
+            _mean_of(runs, lambda record: sum(len(lesson["trials"]) for lesson in record["trials"])),
+            seconds,
         )
-        facts = METHODS[run.method].facts()["Two tasks"]
-        rows.append([Cell(label), Cell(facts), *(Cell(text, records=(run.digest,)) for text in numbers)])
-    columns = [
-        "method",
-        "passes for two tasks",
-        "forward batches",
-        "backward batches",
-        "trainings",
-        "seconds",
-        "× seq",
-        "peak MB",
-    ]
+        texts = [f"{number:.0f}" for number in numbers]
+        texts.append(f"{seconds / usual:.1f}" if usual else "-")
+        texts.append(f"{max(run.record['peak_memory'] for run in runs if run.record) / 2**20:.0f}")
+        own, facts = tuple(run.digest for run in runs), METHODS[runs[0].method].facts()["Two tasks"]
+        rows.append([Cell(label), Cell(facts), *(Cell(text, records=own) for text in texts)])
     note = (
         "Batches of the chosen trainings, search left out, as in the paper; trainings, seconds and memory "
-        "are of the whole run, search included."
+        "are of the whole run, search included. Means over orders and seeds, memory the most of them; a run "
+        "that was killed and went on counts the time since its last finished task."
     )
     return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=2, note=note)
 
@@ -245,51 +260,6 @@ def _sorted(section: Section) -> list[Run]:
     return [run for runs in section.by_label().values() for run in runs]
 
 
-def _beside(section: Section, runs: Sequence[Run]) -> tuple[str, ...]:
-    """The records that forward transfer is measured against."""
-    found = [section.naive(run) for run in runs]
-    return tuple(naive.digest for naive in found if naive is not None and naive not in runs)
-
-
-def _by_place(section: Section, runs: Sequence[Run]) -> dict[str, float]:
-    """Ov of each order, or of each seed if there is one order: seeds of an order hang together."""
-    found = {run.where: value for run in runs if (value := section.metric(run, "Ov")) is not None}
-    orders = {order for order, _ in found}
-    if len(orders) < 2:
-        return {f"seed {seed}": value for (_, seed), value in found.items()}
-    of = {order: [value for (own, _), value in found.items() if own == order] for order in orders}
-    return {f"order {order}": sum(values) / len(values) for order, values in of.items()}
-
-
-def _known(section: Section, runs: Sequence[Run], metric: str) -> list[float]:
-    return [value for run in runs if (value := section.metric(run, metric)) is not None]
-
-
-def _ranks(values: dict[str, list[float]], *, high: bool) -> dict[str, Rank]:
-    """Which means are best and second. A bound, and means over fewer runs than others have, are left out."""
-    most = max(map(len, values.values()), default=0)
-    means = [
-        fmean(found) if found and len(found) == most and not label.startswith(UPPER) else None
-        for label, found in values.items()
-    ]
-    return dict(zip(values, ranked(means, high=high), strict=True))
-
-
-def _mean_std(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    found = estimate(values)
-    return percent(found.mean) + ("" if found.std is None else f" ({100 * found.std:.1f})")
-
-
-def _interval(values: Sequence[float]) -> str:
-    if len(values) < 2:
-        return "-"
-    found = estimate(values)
-    half = found.half or 0.0
-    return f"{percent(found.mean - half)} to {percent(found.mean + half)}"
-
-
 def _one(section: Section, run: Run | None) -> Cell:
     if run is None or run.record is None:
         return Cell("-" if run is None else "missing")
@@ -298,39 +268,38 @@ def _one(section: Section, run: Run | None) -> Cell:
     return Cell(text, records=(run.digest,))
 
 
-def _metric(section: Section, run: Run, metric: str, rank: Any = "") -> Cell:
-    if run.record is None:
-        return Cell("missing")
-    return Cell(percent(section.metric(run, metric)), rank, (run.digest,))
-
-
-def _records(run: Run) -> tuple[str, ...]:
-    return (run.digest,) if run.record else ()
-
-
 def _heads(shown: dict[str, str]) -> list[str]:
     return [f"{metric} {arrow}" for metric, arrow in shown.items()]
 
 
+def _directions(shown: dict[str, str]) -> dict[str, bool]:
+    """Whether high is good."""
+    return {metric: arrow == "↑" for metric, arrow in shown.items()}
+
+
 def _lams(run: Run) -> str:
-    found = run.record["chosen"][1:] if run.record else []
-    return ", ".join(_short(one.get("lam")) for one in found) or "-"
+    assert run.record is not None
+    return ", ".join(_short(one.get("lam")) for one in run.record["chosen"][1:]) or "-"
 
 
-def _papers(run: Run) -> bool:
-    """Whether the paper has numbers for it: its ablations are of the second order of hwu64."""
-    return run.spec["stream"] == "hwu64" and run.where[0] == "2"
+def _chosen(run: Run, task: int) -> dict[str, Any]:
+    assert run.record is not None
+    found: dict[str, Any] = run.record["chosen"][task - 1]
+    return found
 
 
-def _method_at(run: Run) -> str:
-    """The method, and where it was run if that is not the paper's place."""
-    order, seed = run.where
-    return run.method if _papers(run) and seed == 0 else f"{run.method}, order {order}, seed {seed}"
+def _whole(run: Run) -> bool:
+    """Whether it is over all tasks, as the paper's are."""
+    return run.where[0].isdigit() and run.spec.get("tasks") is None
 
 
-def _usual_share(run: Run) -> float:
-    stream = STREAMS.get(str(run.spec["stream"]))
-    return THRESHOLDS["class-incremental" if stream is None else stream.scenario]
+def _papers(runs: Sequence[Run]) -> bool:
+    """Whether the paper has numbers for them: its ablations are of the second order of hwu64."""
+    return all(run.spec["stream"] == "hwu64" and run.where[0] == "2" for run in runs)
+
+
+def _mean_of(runs: Sequence[Run], number: Callable[[Record], float]) -> float:
+    return fmean(number(run.record) for run in runs if run.record) if runs else 0.0
 
 
 def _fraction(run: Run) -> float:

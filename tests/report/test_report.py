@@ -135,7 +135,7 @@ def test_what_is_missing_is_shown_as_missing(folder: Path, tmp_path: Path) -> No
     planned, rest = written.sections
     assert {run.label for run in planned[0].missing} == {"seq", "ancl-mas"}
     assert rows_of(planned[1][0])["seq"][0] == "2/3"
-    assert rows_of(planned[1][0])["ancl-mas"][:2] == ["0/1", "-"]
+    assert rows_of(planned[1][0])["ancl-mas"][:2] == ["0/1", "missing"]
     assert rows_of(planned[1][1])["seq"][2] == "missing"
     assert rows_of(rest[1][0]).keys() == {"mtl"}, "what no suite has asked for is shown after them"
     assert "missing: seq order 3 seed 0, ancl-mas order 1 seed 0" in (folder / "report.html").read_text()
@@ -164,6 +164,14 @@ def test_foreign_and_broken_files_are_left_out_with_a_line(folder: Path) -> None
         {"tasks": ["a"]},
         {"spec": {"method": "seq"}},
         {"spec": None},
+        {"spec": spec("ewc").to_json() | {"seed": None}},
+        {"scores": {"test": [["much"]]}, "tasks": ["a"]},
+        {"trials": [{}] * 3},
+        {"trials": [{"task": "a", "trials": [{"choice": {"lam": "much"}, "score": 0.1}]}] * 3},
+        {"chosen": [{"task": "a", "lam": [], "score": 0.1}] * 3},
+        {"chosen": [{"task": "a", "score": 0.1, "spread": {"w": {"bins": 3}}}] * 3},
+        {"passes": {"chosen": {"train": {"forward": "many"}}}},
+        {"seconds": None},
     ],
     ids=repr,
 )
@@ -232,7 +240,7 @@ def test_several_seeds_have_intervals(tmp_path: Path) -> None:
         put(tmp_path, spec("seq", 1, seed), matrix(end, end, end))
     [(_, tables)] = write_report(tmp_path).sections
     # t(0.975, 2) * 0.1 / sqrt(3) = 4.3027 * 0.057735 = 0.24841
-    assert rows_of(tables[0])["seq"][5] == "35.16 to 84.84"
+    assert rows_of(tables[1])["seq"][0] == "35.16 to 84.84"
 
 
 def suite_folder(path: Path, name: str, score: Any) -> Path:
@@ -389,7 +397,9 @@ def test_one_table_in_every_form() -> None:
     ]
     assert r"a\_b & \textbf{1.00 (0.1)} \\" in latex(table)
     assert r"\underline{50 \%}" in latex(table)
-    assert r"\caption{$\lambda$ \& co}" in latex(table)
+    assert r"\caption{$\lambda$ \& co. so it is}" in latex(table)
+    assert r"\label{tab:t}" in latex(table)
+    assert r"$-$1.5 to +2, CF-KT" in latex(Table("t", "", ["n"], [[Cell("-1.5 to +2, CF-KT")]]))
     shown = io.StringIO()
     show(Console(file=shown, width=80), table)
     assert "a_b" in shown.getvalue()

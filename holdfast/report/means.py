@@ -1,0 +1,111 @@
+"""Numbers over several runs: means over the same places, their ranks, and whether they differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+
+from holdfast.display import percent
+from holdfast.report.runs import Run, Section
+from holdfast.report.statistics import Comparison, compare, estimate, holm
+from holdfast.report.tables import Cell, Rank, ranked
+
+UPPER = "mtl"  # a bound, not a competitor: it is never the best
+Place = tuple[str, int]
+"""An order and a seed."""
+Found = dict[Place, float]
+
+
+def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> Found:
+    """A metric at every place where it can be told."""
+    found = {run.where: section.metric(run, metric, tasks) for run in runs}
+    return {place: value for place, value in found.items() if value is not None}
+
+
+def mean_cell(
+    section: Section, runs: Sequence[Run], metric: str, rank: Rank = "", tasks: int | None = None
+) -> Cell:
+    """Mean (standard deviation) of some runs, with the records it was made from."""
+    made = [run for run in runs if run.record is not None]
+    if not made:
+        return Cell("missing")
+    found = list(values(section, made, metric, tasks).values())
+    beside = [section.naive(run) for run in made] if metric == "FWT" else []
+    records = (run.digest for run in (*made, *beside) if run is not None)
+    if not found:
+        return Cell("-")
+    over = estimate(found)
+    text = percent(over.mean) + ("" if over.std is None else f" ({100 * over.std:.1f})")
+    return Cell(text, rank, tuple(dict.fromkeys(records)))
+
+
+def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
+    """Which means are best and second: of those over the same places, and a bound is none of them.
+
+    The places are those of the methods that have most of them; where such methods disagree, what more have.
+    """
+    sets = Counter(frozenset(own) for label, own in found.items() if not is_bound(label) and own)
+    places = max(sets, key=lambda one: (len(one), sets[one], sorted(one)), default=frozenset())
+    means = [
+        fmean(own.values()) if not is_bound(label) and own.keys() == places and places else None
+        for label, own in found.items()
+    ]
+    return dict(zip(found, ranked(means, high=high), strict=True))
+
+
+def is_bound(label: str) -> bool:
+    """Whether a method is a bound and no competitor."""
+    return label.split(" ", 1)[0] == UPPER
+
+
+# ---- independent units: orders, or seeds of one order ----------------------------------------------------
+
+
+def over_orders(section: Section) -> bool:
+    """Whether there are several orders: seeds of one order hang together and count as one then."""
+    return len({run.where[0] for run in section.made}) > 1
+
+
+def units(found: Found, *, by_order: bool) -> dict[str, float]:
+    """The mean of each order, or the value of each seed where there is one order."""
+    kept: dict[str, list[float]] = {}
+    for (order, seed), value in sorted(found.items()):
+        kept.setdefault(f"order {order}" if by_order else f"seed {seed}", []).append(value)
+    return {unit: fmean(own) for unit, own in kept.items()}
+
+
+def interval(found: Found, *, by_order: bool) -> str:
+    """The 95 % interval of the mean."""
+    over = estimate(list(units(found, by_order=by_order).values())) if found else None
+    if over is None or over.half is None:
+        return "-"
+    return f"{percent(over.mean - over.half)} to {percent(over.mean + over.half)}"
+
+
+def against_best(
+    found: Mapping[str, Found], *, by_order: bool
+) -> tuple[str, dict[str, tuple[Comparison, float]]]:
+    """The method with the highest mean where all have been, and how it differs from each other one.
+
+    Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
+    correction is for the comparisons of all methods with all, not for those that are shown.
+    """
+    everywhere = set.intersection(*(set(own) for own in found.values())) if found else set()
+    if not everywhere:
+        return "", {}
+    best = max(found, key=lambda label: fmean(found[label][place] for place in everywhere))
+    tests = {}
+    for pair in combinations(found, 2):
+        first, second = sorted(pair, key=lambda label: label != best)
+        common = found[first].keys() & found[second].keys()
+        sides = [units({at: found[one][at] for at in common}, by_order=by_order) for one in (first, second)]
+        if len(sides[0]) > 1:
+            tests[first, second] = compare(*(list(side.values()) for side in sides))
+    chances = holm([test.p for test in tests.values()])
+    return best, {
+        second: (test, p)
+        for ((first, second), test), p in zip(tests.items(), chances, strict=True)
+        if first == best
+    }
