@@ -81,8 +81,8 @@ class Board(AbstractContextManager["Board"]):
         row = self.rows.pop(number)
         self.ended += 1
         took = time.monotonic() - row.began
-        self._note(row.spec.method, row.spec.stream, took)
         if record is not None:
+            self._note(row.spec.method, row.spec.stream, took)
             outcome = f"Ov {percent(record['metrics']['Ov'])} in {minutes(took)}"
         else:
             outcome = f"FAILED: {event['why']}"
@@ -145,6 +145,8 @@ class LiveBoard(Board):
         table = Table(box=None, padding=(0, 2, 0, 0))
         for row in self.rows.values():
             since = minutes(time.monotonic() - row.began)
+            if self.spent or row.done:
+                since += f", about {minutes(self._rest(row))} left"
             cells = (name_of(row.spec), row.task, row.training, row.epoch, since)
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         there = self.total - len(getattr(self, "missing", ())) + self.ended

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import torch
 
@@ -45,14 +46,14 @@ class Local(Engine):
 
     def at_once(self, threads: int) -> int:
         """As asked for, or one for every GPU, or one for every `threads` cores."""
-        return self.jobs or torch.cuda.device_count() or max(1, len(cores()) // threads)
+        return self.jobs or len(gpus()) or max(1, len(cores()) // threads)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
         """The first first."""
         threads = max(job.spec["threads"] for job in jobs)
         workers = self.at_once(threads)
-        free: SimpleQueue[tuple[int, ...]] = SimpleQueue()
-        for seat in seats(cores(), workers, threads):
+        free: SimpleQueue[Seat] = SimpleQueue()
+        for seat in seats(cores(), workers, threads, gpus()):
             free.put(seat)
         reports: SimpleQueue[Report] = SimpleQueue()
         live: set[subprocess.Popen[str]] = set()
@@ -62,7 +63,7 @@ class Local(Engine):
             seat = free.get()
             try:
                 reports.put(Report(number, {"kind": "begun"}))
-                with working(replace(job, cores=seat)) as (process, said):
+                with working(replace(job, cores=seat.cores, gpu=seat.gpu)) as (process, said):
                     live.add(process)
                     for event in () if stopped.is_set() else events_of(process, said):
                         reports.put(Report(number, event))
@@ -96,11 +97,31 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def seats(available: Sequence[int], jobs: int, threads: int) -> list[tuple[int, ...]]:
-    """Cores for each of the jobs at a time, where together they fill them; else all may use any.
+def gpus() -> list[str]:
+    """The GPUs this process may use, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    count = torch.cuda.device_count()
+    return named[:count] if len(named) >= count and named[0] else [str(i) for i in range(count)]
 
-    Left to itself the system now and then puts two busy processes on one core beside an idle one.
+
+class Seat(NamedTuple):
+    """Where one of the jobs at a time works."""
+
+    cores: tuple[int, ...] = ()
+    gpu: str | None = None
+
+
+def seats(available: Sequence[int], jobs: int, threads: int, cards: Sequence[str] = ()) -> list[Seat]:
+    """A GPU for each of the jobs at a time, in turn; cores, where together they fill them, else any.
+
+    Left to itself the system now and then puts two busy processes on one core beside an idle one, and torch
+    all of them on the first GPU.
     """
-    if jobs * threads != len(available):
-        return [()] * jobs
-    return [tuple(available[i * threads : (i + 1) * threads]) for i in range(jobs)]
+    own = jobs * threads == len(available)
+    return [
+        Seat(
+            tuple(available[i * threads : (i + 1) * threads]) if own else (),
+            cards[i % len(cards)] if cards else None,
+        )
+        for i in range(jobs)
+    ]

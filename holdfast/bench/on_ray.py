@@ -10,16 +10,19 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.engine import Engine, Report
+from holdfast.bench.engine import ENDED, Engine, Report
 from holdfast.bench.worker import Event, Job, events_of, working
 from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
+from holdfast.pool import code_hash
 
+LOOK = 1.0  # seconds between looks at what tasks have told
 RETRIES = 5  # of a run whose worker or node died; it resumes where a trial of it is left on its node
 
 
@@ -39,10 +42,10 @@ class OnRay(Engine):
         self.address = address
 
     def at_once(self, threads: int) -> int:
-        """As many as the cluster has processors for."""
+        """As many as the cluster has GPUs, or processors for."""
         self._connect()
         resources: dict[str, float] = self.ray.cluster_resources()
-        return max(1, int(resources.get("CPU", 1)) // threads)
+        return int(resources.get("GPU", 0)) or max(1, int(resources.get("CPU", 1)) // threads)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
         """Hand out all jobs; Ray queues what does not fit."""
@@ -50,20 +53,45 @@ class OnRay(Engine):
         self._connect()
         self._check_room(max(job.spec["threads"] for job in jobs))
         remote = ray.remote(max_retries=RETRIES, retry_exceptions=[WorkerDied])(_do)
-        waiting = {
-            remote.options(num_cpus=job.spec["threads"], name=job.spec["method"]).remote(job): number
-            for number, job in enumerate(jobs)
-        }
+        told = self._mailbox()
+        cards = 1 if ray.cluster_resources().get("GPU") else 0
+        waiting = {}
+        for number, job in enumerate(jobs):
+            needs = {"num_cpus": job.spec["threads"], "num_gpus": cards, "name": job.spec["method"]}
+            waiting[remote.options(**needs).remote(job, number, told)] = number
+        begun: set[int] = set()
         try:
-            for number in waiting.values():
-                yield Report(number, {"kind": "begun"})
             while waiting:
-                ready, _ = ray.wait(list(waiting), num_returns=1)
-                yield Report(waiting[ready[0]], self._outcome(ready[0], jobs[waiting[ready[0]]]))
-                del waiting[ready[0]]
+                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK)
+                for number, event in self._events(told):
+                    if event["kind"] == "begun" or number in begun:
+                        begun.add(number)
+                        yield Report(number, event)
+                for reference in ready:
+                    number = waiting.pop(reference)
+                    if number not in begun:  # its events were lost with a node
+                        yield Report(number, {"kind": "begun"})
+                    begun.discard(number)
+                    yield Report(number, self._outcome(reference, jobs[number]))
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)
+
+    def _mailbox(self) -> Any:
+        """Where tasks tell how they go: on our own node, which does not go away while we are here."""
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), soft=True)
+        return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+
+    def _events(self, told: Any) -> list[tuple[int, Event]]:
+        """What has come in since; nothing if the mailbox is lost: progress is not worth a run."""
+        try:
+            found: list[tuple[int, Event]] = told.get_nowait_batch(told.size())
+        except Exception:
+            return []
+        return found
 
     def _outcome(self, reference: Any, job: Job) -> Event:
         try:
@@ -116,16 +144,27 @@ class OnRay(Engine):
             raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({error})") from None
 
 
-def _do(job: Job) -> dict[str, Any]:
+def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
     """A Ray task: one run in a worker process, in a folder of its node's cache; gives back its record."""
     from holdfast.bench.spec import Spec
 
     digest = Spec.from_json(job.spec).digest()
-    scratch = cache_dir() / "bench" / digest
+    # What a node has kept of other code is not a result of this one.
+    scratch = cache_dir() / "bench" / f"{digest}-{code_hash()[:12]}"
+    last: Event = {"kind": "begun"}
+    _tell(told, number, last)
     with working(replace(job, out=str(scratch), share=False)) as (process, said):
-        *_, last = events_of(process, said)
+        for last in events_of(process, said):
+            if last["kind"] not in ENDED:
+                _tell(told, number, last)
     if last.get("died"):
         raise WorkerDied(last["why"])
     if last["kind"] == "failed":
         return {"why": last["why"]}
     return {"digest": digest, "record": read_json(scratch / f"{digest}.json")}
+
+
+def _tell(told: Any, number: int, event: Event) -> None:
+    """Pass an event on; a run goes on without anybody listening."""
+    with suppress(Exception):
+        told.put_nowait((number, event))

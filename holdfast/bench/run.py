@@ -104,13 +104,17 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
     scores: dict[str, list[list[float | None]]] = {"test": [], "valid": []}
     passes: dict[str, Passes] = {"chosen": {}, "search": {}}
     spent = 0.0
+    revisions: list[str | None] = []
     if store.current is not None:
         tensors, meta = store.load()
         learner.load_state(tensors, meta["learner"])
         chosen, trials, scores, passes, spent = (
             meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
         )
+        revisions = meta["run"].get("revisions", [])
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
+    # What is committed while a run goes on is not what made it; one that was resumed may be made by two.
+    revisions = list(dict.fromkeys([*revisions, _revision()]))
     for caution in learner.method.cautions(stream.scenario):
         learner.progress.note(f"caution: {caution}")
     learner.progress.plan(len(lessons))
@@ -137,6 +141,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             "scores": scores,
             "passes": passes,
             "seconds": seconds,
+            "revisions": revisions,
         }
         if learner.accelerator.is_main_process:
             store.commit(tensors, {"learner": state, "run": run_state})
@@ -155,7 +160,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": _peak_memory(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        "revision": _revision(),
+        "revision": ", ".join(filter(None, revisions)) or None,
     }
 
 

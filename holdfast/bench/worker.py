@@ -37,6 +37,8 @@ class Job:
     track: str | None = None
     cores: tuple[int, ...] = ()
     """Cores to stay on; any if empty."""
+    gpu: str | None = None
+    """The one to use, if it is not for torch to choose."""
 
 
 class Events(Progress):
@@ -79,6 +81,7 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A worker at its job, and the file that holds what it says beside its events."""
     threads = str(job.spec.get("threads", 1))
     environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    environment |= {} if job.gpu is None else {"CUDA_VISIBLE_DEVICES": job.gpu}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.bench.worker"],

@@ -24,7 +24,7 @@ from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.board import Board, LiveBoard, name_of
-from holdfast.bench.engine import Engine, Local, Report, seats
+from holdfast.bench.engine import Engine, Local, Report, Seat, seats
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job, events_of, working
 from holdfast.errors import HoldfastError
@@ -237,12 +237,23 @@ def test_tasks_beyond_the_stream_are_refused(files: Path, one_layer: str, tmp_pa
 # ---- workers --------------------------------------------------------------------------------------------
 
 
+def test_a_worker_has_its_threads_and_its_gpu_before_torch_starts(tmp_path: Path) -> None:
+    asked = Spec.create(method="seq", stream="home", threads=3)
+    job = Job(asked.to_json(), str(tmp_path), gpu="5")
+    with working(job) as (process, _):
+        content = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    found = dict(line.split(b"=", 1) for line in content if line)
+    names = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"CUDA_VISIBLE_DEVICES")
+    assert [found[name] for name in names] == [b"3", b"3", b"5"]
+
+
 def test_seats_are_cores_of_their_own_where_there_are_enough() -> None:
-    assert seats([0, 1, 2, 3], 2, 2) == [(0, 1), (2, 3)]
-    assert seats([4, 7], 2, 1) == [(4,), (7,)]
-    assert seats([0, 1], 3, 1) == [(), (), ()]
-    assert seats([0, 1], 1, 4) == [()]
-    assert seats([0, 1], 1, 1) == [()], "a single job must not keep another bench from the other core"
+    assert [seat.cores for seat in seats([0, 1, 2, 3], 2, 2)] == [(0, 1), (2, 3)]
+    assert [seat.cores for seat in seats([4, 7], 2, 1)] == [(4,), (7,)]
+    assert [seat.cores for seat in seats([0, 1], 3, 1)] == [(), (), ()]
+    assert seats([0, 1], 1, 4) == [Seat()]
+    assert [seat.gpu for seat in seats(range(8), 3, 1, ["2", "5"])] == ["2", "5", "2"]
+    assert seats([0, 1], 1, 1) == [Seat()], "a single job must not keep another bench from the other core"
 
 
 def test_as_many_at_once_as_fit() -> None:
