@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -84,8 +85,18 @@ def load_stream(
 
 
 def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """The tasks in an order that this number stands for."""
-    return tuple(random.Random(number).sample(sorted(names), len(names)))
+    """The tasks in an order that this number stands for, and no smaller one."""
+    if number > math.factorial(len(names)):
+        most = math.factorial(len(names))
+        raise HoldfastError(f"order {number}: {len(names)} tasks have {most} orders; choose one of them")
+    before = [names]
+    for one in range(2, number + 1):
+        draw = random.Random(one)
+        found = names
+        while found in before:
+            found = tuple(draw.sample(sorted(names), len(names)))
+        before.append(found)
+    return before[-1]
 
 
 def check_stream_name(name: str) -> None:
