@@ -170,7 +170,7 @@ def test_a_finished_suite_is_only_told(tmp_path: Path, capsys: pytest.CaptureFix
         record = {"spec": spec.to_json(), "metrics": {}}
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
     assert call("bench", "quick", "--out", str(tmp_path)) == 0
-    assert "all 4 runs are in" in capsys.readouterr().out
+    assert "all 6 runs are in" in capsys.readouterr().out
 
 
 def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
