@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from holdfast import cli_bench, cli_lm, cli_state
 from holdfast.errors import HoldfastError
-from holdfast.terminal import console, say_error, start_torch
+from holdfast.terminal import MOST, console, say_error, start_torch
 
 app = typer.Typer(
     help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
@@ -22,13 +23,29 @@ app = typer.Typer(
     add_completion=False,
 )
 data_app = typer.Typer(help="Streams: what can be learnt.", no_args_is_help=True)
-models_app = typer.Typer(help="Encoders that come without a hub.", no_args_is_help=True)
+models_app = typer.Typer(help="Models that come without a hub.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
 ]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        typer.echo(version("holdfast"))
+        raise typer.Exit
+
+
+@app.callback()
+def _anywhere(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and end."),
+    ] = False,
+) -> None:
+    """What every command has."""
 
 
 def main() -> None:
@@ -54,7 +71,7 @@ def run(
         str, typer.Option(help="See `holdfast data list`; or a file, a folder, hf:owner/name.")
     ] = "home",
     order: Annotated[
-        str | None, typer.Option(help="1, 2 or 3 of the paper, or task names with commas.")
+        str | None, typer.Option(help="A number (the paper has 1, 2, 3), or task names with commas.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     preset: Annotated[str, typer.Option(help="full, small (two cores) or quick.")] = "full",
@@ -65,7 +82,9 @@ def run(
     set: Annotated[
         list[str], typer.Option(help="name=value of a method or of the run; may be repeated.")
     ] = [],  # noqa: B006
-    threads: Annotated[int, typer.Option(min=1, help="Part of the spec: other threads, other bits.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, max=MOST, help="Part of the spec: other threads, other bits.")
+    ] = 1,
     text_column: Annotated[str | None, typer.Option(help="Of your own files; `text` if not given.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Of your own files; `label` if not given.")] = None,
     data_dir: DataDir = None,
@@ -140,7 +159,7 @@ def data_list() -> None:
 def data_show(
     stream: Annotated[str, typer.Argument(help="A named stream, a file, a folder, hf:owner/name.")],
     order: Annotated[
-        str | None, typer.Option(help="1, 2 or 3 of the paper, or task names with commas.")
+        str | None, typer.Option(help="A number (the paper has 1, 2, 3), or task names with commas.")
     ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Sentences to show per class.")] = 1,
     text_column: Annotated[str, typer.Option(help="Of your own files.")] = "text",
@@ -186,7 +205,7 @@ def data_get(
 
 @models_app.command("list")
 def models_list() -> None:
-    """List the encoders that come from a package registry."""
+    """List the models that come from a package registry."""
     from holdfast.cache import cache_dir
     from holdfast.models.sources import MODELS
 
@@ -195,12 +214,12 @@ def models_list() -> None:
         here = "yes" if (cache_dir() / "models" / name).is_dir() else "no"
         table.add_row(name, model.about, f"{model.package} {model.version}", here)
     console.print(table)
-    console.print("any other encoder: a folder or a hub id (owner/name)")
+    console.print("any other model: a folder or a hub id (owner/name)")
 
 
 @models_app.command("get")
 def models_get(name: Annotated[str, typer.Argument(help="See `holdfast models list`.")]) -> None:
-    """Fetch an encoder into the cache; afterwards it is there offline."""
+    """Fetch a model into the cache (HOLDFAST_CACHE, if set); afterwards it is there offline."""
     from holdfast.models.sources import get
 
     with console.status(f"fetching {name}"):

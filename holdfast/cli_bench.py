@@ -12,7 +12,7 @@ from rich.table import Table
 
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
-from holdfast.terminal import console, say_error, start_torch
+from holdfast.terminal import MOST, console, say_error, start_torch
 
 ENGINES = ("local", "ray")
 
@@ -22,7 +22,7 @@ def bench(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the records; only what is missing in it is run.")
     ] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray (pip install 'holdfast[ray]').")] = "local",
+    engine: Annotated[str, typer.Option(help="local, or ray (an extra: see docs/benchmark.md).")] = "local",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time (local); as many as fit the cores if not given.")
     ] = None,
@@ -34,7 +34,9 @@ def bench(
     method: Annotated[list[str], typer.Option(help="Only these of its methods; repeatable.")] = [],  # noqa: B006
     seed: Annotated[list[int], typer.Option(help="Instead of its seeds; repeatable.")] = [],  # noqa: B006
     model: Annotated[str | None, typer.Option(help="Instead of its encoder.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each run; part of its spec.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="Threads of each run; part of its spec.")
+    ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
     ] = None,

@@ -13,15 +13,17 @@ from holdfast.cache import data_home
 from holdfast.display import counted
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
-from holdfast.terminal import console, say_error, start_torch
+from holdfast.terminal import MOST, console, say_error, start_torch
 
 lm_app = typer.Typer(help="Language models that learn without forgetting.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
-Threads = Annotated[int, typer.Option(min=1, help="By default all cores.")]
+Threads = Annotated[int, typer.Option(min=1, max=MOST, help="By default all cores.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA.")]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA, else the cache.")
+]
 CORES = os.cpu_count() or 1
 METAMATH = "metamathqa"  # what the paper trains on, by its public name
 ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
@@ -80,15 +82,15 @@ def finetune(
         str,
         typer.Option(help="Importance by its mean: global, tensor, or none (a budget in nats, with fisher)."),
     ] = "global",
-    lr: Annotated[float, typer.Option(min=0)] = 2e-5,
-    epochs: Annotated[float, typer.Option(min=0)] = 2.0,
+    lr: Annotated[float, typer.Option(min=0, max=1000, help="Learning rate of AdamW.")] = 2e-5,
+    epochs: Annotated[float, typer.Option(min=0, max=10**6, help="Passes over the data.")] = 2.0,
     steps: Annotated[int | None, typer.Option(min=1, help="Instead of epochs.")] = None,
-    batch: Annotated[int, typer.Option(min=1)] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences at a time.")] = 4,
     accumulation: Annotated[int, typer.Option(min=1, help="Batches per step.")] = 1,
     clip: Annotated[float, typer.Option(min=0, help="Largest norm of a gradient; 0 for none.")] = 1.0,
     save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 100,
     max_tokens: MaxTokens = 512,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     dtype: Dtype = "float32",
     data_dir: DataDir = None,
     threads: Threads = CORES,
@@ -188,11 +190,11 @@ def study(
     new: Annotated[
         str, typer.Option(help="The ability to learn: arithmetic, gsm8k, or a JSONL.")
     ] = "arithmetic",
-    steps: Annotated[int, typer.Option(min=1)] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of every training.")] = 60,
     items: Annotated[int, typer.Option(min=1, help="Items of each ability for its loss.")] = 60,
     max_tokens: MaxTokens = 160,
     data_dir: DataDir = None,
-    threads: Annotated[int, typer.Option(min=1)] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MOST, help="Part of every record's spec.")] = 1,
 ) -> None:
     """Does protection keep the old ability, at every strength? Rates, sweeps, seeds: hours, resumable."""
     start_torch(threads)

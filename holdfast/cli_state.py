@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.errors import HoldfastError
-from holdfast.terminal import console, say_error, start_torch
+from holdfast.terminal import MOST, console, say_error, start_torch
 
 State = Annotated[Path, typer.Argument(help="Directory of a learner.", metavar="STATE")]
 File = Annotated[
@@ -25,7 +25,7 @@ File = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Column with the sentence.")]
 LabelColumn = Annotated[str, typer.Option(help="Column with the label.")]
-Threads = Annotated[int, typer.Option(min=1, help="CPU threads; by default all cores.")]
+Threads = Annotated[int, typer.Option(min=1, max=MOST, help="CPU threads; by default all cores.")]
 CORES = os.cpu_count() or 1
 
 
@@ -48,7 +48,9 @@ def learn(
     file: File,
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
-    method: Annotated[str | None, typer.Option(help="See `holdfast methods`; auto if not given.")] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Any of `holdfast methods` but mtl; auto if not given.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="minilm if not given; a folder or hub id.")] = None,
     budget: Annotated[
         float | None, typer.Option(min=0, help="Seconds that auto may train; 60 if not given, 0: none.")
@@ -62,14 +64,17 @@ def learn(
     from holdfast import everyday
     from holdfast.display import display
     from holdfast.methods import METHODS
-    from holdfast.settings import parse_setting
+    from holdfast.settings import TrainingSettings, fields_of, parse_setting
     from holdfast.store import Store
 
     before = Store(state).current
     if before is not None and set:
         raise HoldfastError(f"{state} was begun already: --set {set[0]} can only be given to a new directory")
     chosen = METHODS.get(method or "auto")
-    values: dict[str, Any] = dict(parse_setting(item, chosen) for item in set) if chosen else {}
+    values: dict[str, Any] = (
+        dict(parse_setting(item, chosen, TrainingSettings) for item in set) if chosen else {}
+    )
+    settings = {name: values.pop(name) for name in list(values) if name in fields_of(TrainingSettings)}
     try:
         with display(console, title=f"learning {file}") as progress:
             learnt = everyday.learn(
@@ -83,6 +88,7 @@ def learn(
                 seconds=budget,
                 progress=progress,
                 hyper_parameters=values,
+                settings=settings,
             )
     except KeyboardInterrupt:
         if Store(state).current == before:
@@ -131,7 +137,7 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many labels to name.")] = 1,
     reject: Annotated[
         float | None,
-        typer.Option(help="Call what lies further out than this share of known inputs unknown: 0.95."),
+        typer.Option(help="Call unknown what lies further out than this share of known inputs: 0.5 to 0.99."),
     ] = None,
     format: Annotated[str, typer.Option(help="text, jsonl or csv.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Write there instead of to the terminal.")] = None,
@@ -151,6 +157,8 @@ def predict(
         pieces = everyday.chunks(read_texts(file, text_column=text_column))
     elif text == "-":
         pieces = everyday.incoming(sys.stdin)
+    elif not (text or "").strip():
+        raise HoldfastError("the sentence is empty; give one, - for lines from stdin, or --file FILE")
     else:
         pieces = iter([[text or ""]])
     learner = Learner.load(state)
@@ -238,18 +246,25 @@ def rollback(
 def forget_label(
     state: State,
     label: Annotated[str, typer.Argument(help="The label to take out.")],
+    keep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Generations that stay: with 1 none is left that still knows the label."),
+    ] = None,
     threads: Threads = CORES,
 ) -> None:
     """Take a label out of STATE; where anything keeps traces of it, it says what."""
     start_torch(threads)
     from holdfast import everyday
+    from holdfast.store import Store
 
-    generation, traces = everyday.forget_label(state, label)
+    generation, traces = everyday.forget_label(state, label, generations=keep)
     if traces:
         _say(f"{label!r} is forgotten; traces of it stay in {traces}")
     else:
         _say(f"{label!r} is forgotten, as if it had never been learnt")
-    _say(f"{state}: generation {generation}; older generations still know it until they are dropped")
+    older = len(Store(state).generations) - 1
+    knows = f"; {older} older ones still know it until they are dropped (--keep 1)" if older else ""
+    _say(f"{state}: generation {generation}{knows}")
 
 
 def _say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import queue
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -59,11 +60,12 @@ def learn(
     seconds: float | None = None,
     progress: Progress | None = None,
     hyper_parameters: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Learnt:
     """Teach a file to the learner in a directory (a new one, if there is none) and commit a generation."""
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
     with state.working_in(path):
-        learner = _opened(path, method, model, hyper_parameters or {})
+        learner = _opened(path, method, model, hyper_parameters or {}, settings or {})
         learner.progress = progress or Progress()
         learner.work_in(path / ".trials")
         if generations is not None:
@@ -76,9 +78,17 @@ def learn(
                 )
             learner.method.set(seconds=seconds)
         known = set(learner.classes_)
-        for oddity in oddities(rows, learner.classes_):
+        mark = _mark(rows)
+        for oddity in (*oddities(rows, learner.classes_), *_known_already(learner, mark)):
             learner.progress.note(f"note: {oddity}")
+        if cut := learner.model.cut([row.text for row in rows]):
+            most = learner.settings.max_length
+            learner.progress.note(
+                f"note: of {cut} texts only the first {most} tokens are read; a new directory may have more: "
+                "--set max_length=512"
+            )
         lesson = _taught(learner, source, rows)
+        learner.history[-1]["rows"] = mark
         if seconds is not None:
             learner.method.set(seconds=usual)  # it was meant for this file
         generation = state.commit(learner, path)
@@ -86,6 +96,20 @@ def learn(
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
     new = [label for label in labels if label not in known]
     return Learnt(learner, lesson, generation, new, [label for label in labels if label in known])
+
+
+def _mark(rows: Rows) -> str:
+    """A hash of a file's rows, by which they are known again; no text can be read from it."""
+    return hashlib.sha256(repr(sorted(rows, key=repr)).encode()).hexdigest()[:16]
+
+
+def _known_already(learner: Learner, mark: str) -> list[str]:
+    """Whether the same rows have been learnt before."""
+    times = sum(entry.get("rows") == mark for entry in learner.history)
+    told = (
+        f"these very rows were learnt before ({times} times); they count again, and their score says little"
+    )
+    return [told] if times else []
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
@@ -101,10 +125,17 @@ def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
     return learner.learn(Task(stem(source), **parts, test=Split((), ())))
 
 
-def _opened(path: Path, method: str | None, model: str | None, hyper_parameters: dict[str, Any]) -> Learner:
+def _opened(
+    path: Path,
+    method: str | None,
+    model: str | None,
+    hyper_parameters: dict[str, Any],
+    settings: dict[str, Any],
+) -> Learner:
     """The learner of a directory, or a new one; what was chosen at its beginning cannot be changed later."""
     if Store(path).current is None:
-        return state.create(model or "minilm", method or "auto", **hyper_parameters)
+        training = replace(state.EVERYDAY, **settings)
+        return state.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
     learner = state.load(path)
     for name, asked, has in (
         ("method", method, learner.origin.method),
@@ -114,7 +145,7 @@ def _opened(path: Path, method: str | None, model: str | None, hyper_parameters:
             raise HoldfastError(
                 f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
             )
-    if fixed := sorted(hyper_parameters):
+    if fixed := sorted([*hyper_parameters, *settings]):
         raise HoldfastError(
             f"{path} was begun already: --set {fixed[0]} can only be given to a new directory"
         )
@@ -141,15 +172,19 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
     for own in alike.values():
         if len(own) > 1:
             spelt = " and ".join(repr(label) for label in sorted(own))
-            found.append(f"labels {spelt} differ only by case or spaces, and are two labels; is that meant?")
+            found.append(
+                f"labels {spelt} differ only by case or spaces, and are {len(own)} labels; is that meant?"
+            )
     return found
 
 
-def forget_label(path: Path, label: str) -> tuple[int, str]:
+def forget_label(path: Path, label: str, *, generations: int | None = None) -> tuple[int, str]:
     """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
-    with state.working_in(path):
+    with state.working_in(path, new=False):
         learner = state.load(path)
         traces = learner.forget(label)
+        if generations is not None:
+            learner.origin.keep = generations
         shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
         return state.commit(learner, path), traces
 
@@ -204,9 +239,9 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
             record = {"text": answer.text, "label": answer.label, "probability": round(answer.probability, 6)}
             yield json.dumps(record | ({"top": top} if len(top) > 1 else {}), ensure_ascii=False)
         elif style == "csv":
-            line = io.StringIO()
-            csv.writer(line, lineterminator="").writerow([answer.text, label, f"{answer.probability:.6f}"])
-            yield line.getvalue()
+            line = io.StringIO()  # the writer quotes a line break only if it may end a line itself
+            csv.writer(line).writerow([answer.text, label, f"{answer.probability:.6f}"])
+            yield line.getvalue().removesuffix("\r\n")
         else:
             rest = "".join(f"\t{name} {value:.3f}" for name, value in answer.top[1:])
             yield f"{label}\t{answer.probability:.3f}\t{' '.join(answer.text.split())}{rest}"

@@ -88,7 +88,8 @@ class Learner(Persistent):
         """
         own_split = isinstance(task, Task)
         if not isinstance(task, Task):
-            task = task_of(task, labels or (), name or f"lesson {self.tasks_seen + 1}")
+            given = () if labels is None else labels
+            task = task_of(task, given, name or f"lesson {self.tasks_seen + 1}")
         known = self.classes_
         with self._whole_or_not_at_all():
             self.begin(task)

@@ -45,7 +45,11 @@ class Predictor:
 
     def score(self, texts: Split | Sequence[str], labels: Sequence[str] | None = None) -> float:
         """Macro-F1 on a split, or on texts and their labels."""
-        split = texts if isinstance(texts, Split) else Split(tuple(texts), tuple(labels or ()))
+        split = (
+            texts
+            if isinstance(texts, Split)
+            else Split(tuple(texts), tuple(() if labels is None else labels))
+        )
         return macro_f1(split.labels, self.predict(split.texts))
 
     def _rows(self) -> list[int]:

@@ -21,23 +21,15 @@ def setting(default: Any, help: str, least: float | None = None, below: float | 
 
 
 @dataclass(frozen=True)
-class Settings:
-    """One recipe for every method: model, data caps, training, search."""
+class TrainingSettings:
+    """How everything is trained and searched, whether a study or what you teach day by day."""
 
     adapter: Literal["houlsby", "lacl"] = setting(
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
     max_length: int = setting(128, "tokens of a sentence that are read", least=1)
-    head: Literal["growing", "preallocated"] = setting(
-        "growing", "rows appear with labels, or all at the start"
-    )
-    logits: Literal["seen", "all"] = setting("seen", "rows that importance and argmax look at")
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
-    text_column: str = setting("text", "column with the sentence, for a stream of your own files")
-    label_column: str = setting("label", "column with the label, for a stream of your own files")
-    train_per_class: int | None = setting(None, "at most so many training sentences per class", least=1)
-    valid_per_class: int | None = setting(None, "at most so many validation sentences per class", least=1)
     batch_size: int = setting(32, "sentences per optimiser step", least=1)
     epochs: int = setting(50, "at most so many epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
@@ -52,6 +44,20 @@ class Settings:
     lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j")
     lam_a_steps: int = setting(50, "points of the lambda_a grid", least=1)
     grids: Literal["product", "after"] = setting("product", "grids of rp2f, adabop: per rate, or after it")
+
+
+@dataclass(frozen=True)
+class Settings(TrainingSettings):
+    """One recipe for every method: training, search, and what a stream is made of."""
+
+    head: Literal["growing", "preallocated"] = setting(
+        "growing", "rows appear with labels, or all at the start"
+    )
+    logits: Literal["seen", "all"] = setting("seen", "rows that importance and argmax look at")
+    text_column: str = setting("text", "column with the sentence, for a stream of your own files")
+    label_column: str = setting("label", "column with the label, for a stream of your own files")
+    train_per_class: int | None = setting(None, "at most so many training sentences per class", least=1)
+    valid_per_class: int | None = setting(None, "at most so many validation sentences per class", least=1)
 
 
 _SMALL: dict[str, Any] = {

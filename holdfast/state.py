@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from holdfast.settings import Settings, from_json, preset, to_json, unknown
 from holdfast.store import Store
 
 KEEP = 5
-OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-\d{6}")  # what a killed first lesson may leave
+OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # what a killed first lesson may leave
 # Training that two cores can bear, on all the data there is.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
 
@@ -79,6 +80,11 @@ def load(path: Path, generation: int | None = None) -> Learner:
     """The learner of a directory, as it was saved last or at a generation."""
     tensors, meta = Store(path).load(generation)
     origin = origin_of(meta, path)
+    if strange := _strange(origin, meta):
+        raise HoldfastError(
+            f"{path} says {strange!r}, which this Holdfast ({__version__}) does not know: it is damaged, or "
+            f"was made by another version ({meta.get('holdfast')}); use that one"
+        )
     if origin.method not in METHODS:
         raise HoldfastError(f"{path} was made with the method {origin.method!r}, which this Holdfast has not")
     values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
@@ -121,15 +127,23 @@ def commit(learner: Learner, path: Path) -> int:
 
 
 @contextmanager
-def working_in(path: Path) -> Iterator[None]:
-    """Keep other writers out of a directory; one that nothing was saved in is left as it was found."""
+def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
+    """Keep other writers out of a directory; one that nothing was saved in is left as it was found.
+
+    It may be a `new` one, or must hold a learner already.
+    """
     fresh = not path.exists()
     if path.is_dir() and Store(path).current is None:
         foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
-        if foreign:
+        if lost := sorted(name for name in foreign if re.fullmatch(r"generation-\d{6}", name)):
+            pointer = {"current": int(lost[-1][-6:]), "generations": [int(lost[-1][-6:])]}
+            raise HoldfastError(f"{path} has lost its file CURRENT; write {json.dumps(pointer)} into it")
+        if foreign and new:
             raise HoldfastError(
                 f"{path} holds other things, such as {min(foreign)}; choose a new or an empty directory"
             )
+    if not new and (fresh or Store(path).current is None):
+        raise HoldfastError(f"{path} holds no Holdfast state; check the path")
     with locked(path):
         try:
             yield
@@ -138,9 +152,24 @@ def working_in(path: Path) -> Iterator[None]:
                 shutil.rmtree(path)
 
 
+def _strange(origin: Origin, meta: dict[str, Any]) -> str | None:
+    """A word of a saved learner that means nothing here."""
+    known = [field.name for field in dataclasses.fields(Settings)]
+    own = METHODS[origin.method].hyper_parameters() if origin.method in METHODS else None
+    found = [name for name in origin.settings if name not in known]
+    found += [name for name in meta["learner"]["hparams"] if own is not None and name not in own]
+    return next(iter(found), None)
+
+
 def origin_of(meta: Any, path: Path) -> Origin:
     """What a saved learner was made of."""
     try:
+        known = [field.name for field in dataclasses.fields(Origin)]
+        if strange := sorted(set(meta["origin"]) - set(known)):
+            raise HoldfastError(
+                f"{path} says {strange[0]!r}, which this Holdfast ({__version__}) does not know; upgrade"
+            )
+        meta["learner"]["hparams"], meta["fixed"]
         return Origin(**meta["origin"])
     except (KeyError, TypeError) as error:
         raise HoldfastError(f"{path} is a run's own state, not a learner's; use `holdfast learn`") from error

@@ -141,9 +141,12 @@ class Store:
                 )
             try:
                 return read(self.path(wanted) / FILE)
-            except HoldfastError:
-                if number is not None or wanted == self.current:
-                    raise  # otherwise a writer has gone on meanwhile and dropped what was current before
+            except HoldfastError as error:
+                if number is None and wanted != self.current:
+                    continue  # a writer has gone on meanwhile and dropped what was current before
+                others = [one for one in self.generations if one != wanted]
+                back = f"; or go back: holdfast rollback {self.root} {others[-1]}" if others else ""
+                raise HoldfastError(f"{error}{back}") from error
 
     def path(self, number: int) -> Path:
         """The directory of a generation."""
@@ -158,7 +161,7 @@ class Store:
             return None, []
         except OSError as error:
             raise HoldfastError(f"{self.root} cannot be read as a state: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise HoldfastError(
                 f'{pointer} is damaged; put {{"current": N, "generations": [N]}} in it, N the last good one'
             ) from error

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 console = Console()
+MOST = 4096  # threads that anybody could mean
 
 
 def say_error(markup: str) -> None:

@@ -355,6 +355,55 @@ def test_eval_prints_the_score_and_draws_the_confusions(made, here, capsys):
     assert sum(int(n) for gold, label, n in cells if gold == label) == right
 
 
+def test_csv_answers_are_csv_whatever_a_text_holds(made, here, capsys):
+    odd = 'play\nsome "jazz", please'
+    source = table(here / "odd.csv", [(odd, "x"), ("light0", "x")])
+    assert call("predict", str(made), "--file", source, "--format", "csv") == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    assert [row[0] for row in rows] == ["text", odd, "light0"]
+    assert {len(row) for row in rows} == {3}
+
+
+def test_a_file_that_was_learnt_before_is_noted(mine, tmp_path, capsys):
+    more = table(tmp_path / "more.csv", rows_of(2))
+    for _ in range(2):
+        assert call("learn", str(mine), more, "--budget", "0") == 0
+    assert capsys.readouterr().out.count("these very rows were learnt before (1 times)") == 1
+
+
+def test_texts_that_are_cut_are_noted(here, tiny_bert, capsys):
+    rows = [*rows_of(0), (" ".join(["light0"] * 40), "light")]
+    source = table(here / "long.csv", rows)
+    options = ("--model", tiny_bert, "--method", "slda")
+    assert call("learn", "short", source, *options, "--set", "max_length=16") == 0
+    assert "of 1 texts only the first 16 tokens are read" in capsys.readouterr().out
+    assert Learner.load("short").settings.max_length == 16
+    assert call("learn", "whole", source, *options) == 0
+    assert "tokens are read" not in capsys.readouterr().out
+
+
+def test_forgetting_can_drop_what_still_knows(mine, tmp_path, capsys):
+    label = Learner.load(mine).classes_[0]
+    assert call("forget-label", str(mine), label, "--keep", "1") == 0
+    assert "older" not in capsys.readouterr().out
+    assert len(Store(mine).generations) == 1
+    refused(capsys, "holds no Holdfast state", "forget-label", str(tmp_path / "none"), label)
+
+
+def test_generations_without_their_pointer_are_not_wiped(mine, tmp_path, capsys):
+    more = table(tmp_path / "more.csv", rows_of(2))
+    (mine / "CURRENT").unlink()
+    (mine / "README.md").unlink()
+    kept = sorted(path.name for path in mine.iterdir())
+    assert len([name for name in kept if name.startswith("generation")]) > 1
+    refused(capsys, "has lost its file CURRENT", "learn", str(mine), more)
+    assert sorted(path.name for path in mine.iterdir()) == kept
+
+
+def test_an_empty_sentence_is_refused(made, capsys):
+    refused(capsys, "the sentence is empty", "predict", str(made), " ")
+
+
 def test_eval_does_not_test_on_training_rows_unasked(made, here, capsys):
     rows = [(*row, "train") for row in rows_of(0)]
     source = table(here / "marked.csv", rows, ("text", "label", "split"))

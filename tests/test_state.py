@@ -230,6 +230,49 @@ def test_a_learner_of_unknown_making_is_not_saved(tiny_bert, tmp_path):
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.parametrize(
+    ("texts", "labels", "said"),
+    [
+        (["a b", "c d"], [0, 1], r"label 1 is not text but 0 \(int\)"),
+        (["a b", "c d"], ["x", None], "label 2 is not text but None"),
+        ([1.5, "c d"], ["x", "y"], "text 1 is not text but 1.5"),
+        ("a b", ["x"], "the texts are one string"),
+        (["a b"], ["x", "y"], "1 texts, but 2 labels"),
+    ],
+)
+def test_what_is_not_text_is_not_learnt(tiny_bert, texts, labels, said):
+    learner = create(tiny_bert)
+    with pytest.raises(HoldfastError, match=said):
+        learner.learn(texts, labels)
+    assert learner.classes_ == []
+
+
+def test_arrays_are_as_good_as_lists(tiny_bert):
+    task = STREAM.tasks[0]
+    learner = create(tiny_bert)
+    learner.learn(np.array(task.train.texts), np.array(task.train.labels))
+    assert learner.predict(np.array(task.test.texts)) == learner.predict(task.test.texts)
+    assert learner.score(np.array(task.test.texts), np.array(task.test.labels)) > 0.9
+    with pytest.raises(HoldfastError, match="one string"):
+        learner.predict("light0")
+
+
+def test_a_state_of_another_version_is_one_line(tiny_bert, tmp_path):
+    learner = taught(tiny_bert)
+    learner.save(tmp_path)
+    tensors, meta = Store(tmp_path).load()
+    strange = [
+        ({**meta, "origin": meta["origin"] | {"zeal": 1}}, "'zeal'.*upgrade"),
+        ({**meta, "origin": meta["origin"] | {"settings": {"zeal": 1}}}, "'zeal', which this Holdfast"),
+        ({**meta, "learner": meta["learner"] | {"hparams": {"zeal": 1}}}, "'zeal', which this Holdfast"),
+        ({name: value for name, value in meta.items() if name != "learner"}, "not a learner's"),
+    ]
+    for changed, said in strange:
+        Store(tmp_path).commit(tensors, changed)
+        with pytest.raises(HoldfastError, match=said):
+            Learner.load(tmp_path)
+
+
 def test_a_registered_name_wins_over_a_folder_called_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("minilm", "mine"):

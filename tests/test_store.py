@@ -307,3 +307,15 @@ def test_the_generation_that_was_gone_back_to_is_kept(tmp_path: Path) -> None:
     assert [store.meta(number) for number in store.generations] == [0, 2, "of 1"]
     store.commit({"weights": {}}, "of 4")
     assert store.generations == [3, 4, 5]
+
+
+def test_a_damaged_generation_says_where_to_go_back_to(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for number in range(2):
+        store.commit({"weights": {}}, number)
+    (store.path(2) / "state.safetensors").write_bytes(b"")
+    with pytest.raises(HoldfastError, match=r"or go back: holdfast rollback .* 1$"):
+        store.load()
+    (tmp_path / "CURRENT").write_text('{"current": 1e400, "generations": [1]}')
+    with pytest.raises(HoldfastError, match="is damaged"):
+        store.load()

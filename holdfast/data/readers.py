@@ -54,7 +54,7 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
 
 def read_texts(path: str | Path, *, text_column: str = "text") -> list[str]:
     """The sentences of a file, labels or none: as `read_pairs`, or one per line of a .txt file."""
-    if Path(path).suffix == ".txt":
+    if Path(path).suffix.lower() == ".txt":
         texts = [line.strip() for line in _lines(Path(path))]
         texts = [text for text in texts if text]
     else:
@@ -99,19 +99,21 @@ def _records(path: str | Path, columns: Collection[str]) -> Iterator[Record]:
     if _is_hugging_face(path):
         return _hugging_face_records(str(path), columns)
     file = Path(path)
+    if file.is_dir():
+        raise HoldfastError(f"{file}: a folder; give one of its files")
     if not file.is_file():
         raise HoldfastError(f"{file}: no such file; check the path")
-    if file.suffix not in SUFFIXES:
+    if file.suffix.lower() not in SUFFIXES:
         raise HoldfastError(
             f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
         )
-    return json_records(file, columns) if file.suffix == ".jsonl" else table_records(file, columns)
+    return json_records(file, columns) if file.suffix.lower() == ".jsonl" else table_records(file, columns)
 
 
 def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
     """The rows of a CSV or TSV file, each with its line number, once it is known to have these columns."""
     csv.field_size_limit(FIELD_LIMIT)
-    reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix], strict=True)
+    reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
     header: list[str] = []
     while True:
         place = f"{path}, line {reader.line_num + 1}"
@@ -126,6 +128,8 @@ def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
         if not header:
             header = fields
             _require(columns, header, place)
+            if twice := [name for name in (*columns, "split") if header.count(name) > 1]:
+                raise HoldfastError(f"{place}: two columns are called {twice[0]!r}; rename one")
         elif len(fields) != len(header):
             raise HoldfastError(
                 f"{place}: {len(fields)} fields where the header has {len(header)};"
@@ -262,7 +266,7 @@ def hub_parts(path: str) -> list[tuple[str, Any]]:
 
 
 def _files(folder: Path) -> list[Path]:
-    files = sorted(file for file in folder.iterdir() if file.suffix in SUFFIXES)
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
     if not files:
         raise HoldfastError(f"{folder}: no {', '.join(SUFFIXES)} files; put one file per task there")
     return files

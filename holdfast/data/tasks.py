@@ -70,6 +70,15 @@ class Task:
 
 def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
     """A task of texts and their labels, some of them held out for validation: see `held_out`."""
+    for what, values in (("text", texts), ("label", labels)):
+        if isinstance(values, str):
+            raise HoldfastError(f"the {what}s are one string; give a list of them")
+        for place, value in enumerate(values):
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise HoldfastError(f"{what} {place + 1} is not text but {value!r} ({kind}); use str()")
+    if len(texts) != len(labels):
+        raise HoldfastError(f"{len(texts)} texts, but {len(labels)} labels; every text needs one")
     train, valid = held_out(Split(tuple(texts), tuple(labels)), seed)
     return Task(name, train=train, valid=valid, test=Split((), ()))
 

@@ -97,6 +97,8 @@ def measure(
     on_sequence: Callable[[int, int], None] = lambda done, total: None,
 ) -> Importance:
     """The importance of a model's weights for some sequences; with a directory, stopped it goes on there."""
+    if directory is not None:
+        _check_ours(directory)
     weights = trainable(model)
     mark = fingerprint(weights)
     sums = SequenceSums(model, kind, squared=squared)
@@ -129,6 +131,17 @@ def measure(
     return found
 
 
+def _check_ours(directory: Path) -> None:
+    """Refuse a folder of other things before anything is measured: its README.md would be written over."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
+    ours = (directory / CARD).exists() or (directory / PARTIAL).exists()
+    if not ours and (directory / "README.md").exists():
+        raise HoldfastError(f"{directory} holds other things, such as README.md; choose another folder")
+
+
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
     """A hash of weights, the same in float32 and in bfloat16."""
     total = hashlib.sha256()
@@ -156,5 +169,5 @@ def readme(card: Card) -> str:
         "averaged over output tokens; prompt and padding left out.\n\n"
         f"Fingerprint of the weights it was measured on: `{card.fingerprint}`. No text is in it.\n\n"
         "```python\nfrom holdfast.lm import Importance, Protect\n\n"
-        'protect = Protect(model, Importance.load("here"), lam=1.0)\n```\n'
+        'protect = Protect(model, Importance.load("here"), lam=0.001)\n```\n'
     )

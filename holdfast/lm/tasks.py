@@ -11,6 +11,8 @@ from holdfast.errors import HoldfastError
 from holdfast.lm.text import Pair, read_jsonl
 
 Part = Literal["train", "valid", "test", "shots"]
+GSM8K = "github.com/openai/grade-school-math (grade_school_math/data)"
+MBPP = "github.com/google-research/google-research (mbpp)"
 
 # ---- GSM8K: grade-school word problems (Cobbe et al. 2021) ------------------------------------------------
 
@@ -21,7 +23,7 @@ STRICT = re.compile(r"#### (-?[0-9.,]+)")
 
 def gsm8k(folder: Path, part: Part) -> list[Pair]:
     """GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
-    path = folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl")
+    path = _there(folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl"), GSM8K)
     rows = [_text_fields(path, number, row, "question", "answer") for number, row in read_jsonl(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
     parts = {"train": pairs[:-HELD_OUT], "valid": pairs[-HELD_OUT:], "shots": pairs[:32]}
@@ -71,7 +73,7 @@ RANGES: dict[Part, tuple[int, int]] = {
 
 def programs(folder: Path, part: Part) -> list[Program]:
     """MBPP's tasks of one of its parts."""
-    path, (first, last) = folder / "mbpp" / "mbpp.jsonl", RANGES[part]
+    path, (first, last) = _there(folder / "mbpp" / "mbpp.jsonl", MBPP), RANGES[part]
     found = []
     for number, row in read_jsonl(path):
         if "task_id" not in row or "test_list" not in row:
@@ -95,6 +97,12 @@ def code_of(said: str) -> str:
         return before
     language, _, rest = after.partition("\n")
     return (rest if language.strip().isalnum() or not language.strip() else after).partition("```")[0]
+
+
+def _there(path: Path, source: str) -> Path:
+    if not path.is_file():
+        raise HoldfastError(f"{path} is not there; get it from {source}, or say where it is with --data-dir")
+    return path
 
 
 def _unix(code: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.data.readers import HUB, hub_parts
+from holdfast.data.readers import HUB, hub_parts, whole
 from holdfast.errors import HoldfastError
 from holdfast.losses import IGNORED
 
@@ -37,7 +37,7 @@ class Pair:
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSONL file with their line numbers; a broken line is an error that names it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise HoldfastError(f"cannot read {path}: {reason}") from error
@@ -72,6 +72,8 @@ def read_pairs(path: Path | str) -> list[Pair]:
         for name in names:
             if not isinstance(found.get(name), str):
                 raise HoldfastError(f"{place}: the field {name!r} is missing or not text")
+            if not whole(found[name]):
+                raise HoldfastError(f"{place}: the field {name!r} holds half a character; mend the line")
         if not found[names[1]].strip():
             raise HoldfastError(f"{place}: the field {names[1]!r} is empty; fill or delete it")
         prompt, answer = found[names[0]], found[names[1]]

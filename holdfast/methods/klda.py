@@ -22,7 +22,7 @@ class KLDA(FrozenTrunk):
     Keeps: n_k and s_k of every label, one S for all, Ω and b: D(D+1)/2 + (d+1)·D numbers and D + 1 per label
     """
 
-    features: int = setting(2000, "D, random features", least=1)
+    features: int = setting(2000, "D, random features", least=1, below=100_001)
     widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task")
     combine: Combine = setting("best", "of the widths: the best on validation data, or the average of all")
     draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from holdfast.heads import Head, RanPACHead
@@ -18,8 +19,8 @@ class RanPAC(FrozenTrunk):
     Keeps: G, one column of C per label and W: M(M+1)/2 + d·M numbers and M + 1 per label
     """
 
-    features: int = setting(2000, "M, random projections", least=1)
-    ridge: float | None = setting(None, "ρ; none: chosen on validation data", least=1e-6)
+    features: int = setting(2000, "M, random projections", least=1, below=100_001)
+    ridge: float | None = setting(None, "ρ; none: chosen on validation data", least=1e-6, below=math.inf)
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Ridge regression."""

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
 from holdfast.equations import Params
+from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
 from holdfast.losses import Objective
 from holdfast.models.adapters import Adapter
@@ -88,12 +89,20 @@ class Classifier(nn.Module):
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text, truncated, not padded."""
-        if not texts:
+        if isinstance(texts, str):
+            raise HoldfastError("the texts are one string; give a list of them")
+        if not len(texts):
             return []
         ids: list[list[int]] = self.tokenizer(
             list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False
         )["input_ids"]
         return ids
+
+    def cut(self, texts: Sequence[str]) -> int:
+        """How many texts are longer than what is read of them. A token has at least one character."""
+        long = [text for text in texts if len(text) > self.max_length - 2]
+        counts = map(len, self.tokenizer(long, return_attention_mask=False)["input_ids"]) if long else ()
+        return sum(count > self.max_length for count in counts)
 
     def answers(self, output: Output) -> Tensor:
         """What importance looks at: the logits of visible labels, or the features under an untrained head."""

@@ -66,6 +66,9 @@ def resolve(name: str) -> str:
         return str(get(name))
     if os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return name
+    # Old models of the hub have no owner (bert-base-uncased); a slip of the pen has a relative here.
+    if re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) and not did_you_mean(name, MODELS):
+        return name
     raise _unknown(name)
 
 
@@ -129,6 +132,8 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
     except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the language model {name!r}: {reason}") from error
+    if tokenizer.eos_token_id is None:  # transformers makes a language model of any encoder without a word
+        raise HoldfastError(f"{name!r} is an encoder, not a language model: it knows no end of a text")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer

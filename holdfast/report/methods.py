@@ -6,6 +6,7 @@ import inspect
 
 from holdfast.method import FACT, Method
 from holdfast.methods import METHODS
+from holdfast.settings import PRESETS, Settings, fields_of, preset
 
 HEAD = """# The methods
 
@@ -28,12 +29,33 @@ in real runs; a record has the counts in `passes.chosen`.
 """
 
 
+SETTINGS = """## Fields of every run
+
+What `--set` takes beside the hyper-parameters of a method. `learn` takes those about training, in the
+preset `small` on all of its data.
+
+| field | full | small | quick | what |
+|---|---|---|---|---|
+"""
+
+
 def methods_page() -> str:
     """The whole page."""
     costs = {name: method.facts() for name, method in METHODS.items()}
     rows = [f"| `{name}` | {cost['Two tasks']} | {cost['Extras']} |" for name, cost in costs.items()]
     entries = "\n".join(_entry(name, method) for name, method in METHODS.items())
-    return f"{HEAD}\n{entries}\n{COSTS}" + "\n".join(rows) + "\n"
+    return f"{HEAD}\n{entries}\n{COSTS}" + "\n".join(rows) + f"\n\n{SETTINGS}{_settings()}\n"
+
+
+def _settings() -> str:
+    """The fields that belong to no method, as the presets have them."""
+    known = {name: preset(name) for name in PRESETS}
+    return "\n".join(
+        f"| `{field.name}` | "
+        + " | ".join(_default(getattr(one, field.name)) for one in known.values())
+        + f" | {field.metadata['help']} |"
+        for field in fields_of(Settings).values()
+    )
 
 
 def _entry(name: str, method: type[Method]) -> str:

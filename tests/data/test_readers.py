@@ -359,3 +359,14 @@ def test_datasets_saved_by_the_real_library(tmp_path: Path) -> None:
     (task,) = stream_from_files(tmp_path / "three")
     assert (task.name, task.labels, task.valid.texts) == ("three", ("off", "on"), ("go", "stop"))
     assert digest(tmp_path / "three") != digest(tmp_path / "one")
+
+
+def test_folders_and_doubled_columns_are_said(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="a folder; give one of its files"):
+        read_pairs(tmp_path)
+    file = tmp_path / "twice.CSV"
+    file.write_text("text,label,text\na,b,c\n")
+    with pytest.raises(HoldfastError, match=r"line 1: two columns are called 'text'; rename one"):
+        read_pairs(file)
+    file.write_text("text,label\na,b\n")
+    assert read_pairs(file) == [("a", "b", None)]

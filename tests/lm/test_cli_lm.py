@@ -74,7 +74,10 @@ def test_from_importance_to_a_protected_model(
         (("importance", "--out", "{out}", "--data", "cod"), "did you mean 'code'"),
         (("importance", "--out", "{out}", "--dtype", "int8"), "unknown dtype"),
         (("importance", "--out", "{out}", "--data", "{broken}"), "line 2: not JSON"),
-        (("importance", "--out", "{out}", "--data", "gsm8k", "--data-dir", "{out}"), "cannot read"),
+        (
+            ("importance", "--out", "{out}", "--data", "gsm8k", "--data-dir", "{out}"),
+            "is not there; get it from",
+        ),
         (("finetune", "--out", "{out}", "--lam", "1"), "need --protect"),
         (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
         (("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1"), "holds no importance"),
@@ -101,6 +104,24 @@ def test_what_is_wrong_is_one_line(
     assert expected in errors
     assert "\n" not in errors
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("made", ["file", "folder"])
+def test_an_importance_does_not_go_where_other_things_are(
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    made: str,
+) -> None:
+    place, new = tmp_path / "project", data(tmp_path / "new.jsonl")
+    own = place if made == "file" else place / "README.md"
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("mine")
+    asked = ("lm", "importance", "--model", model, "--data", new, "--out", str(place))
+    assert call(*asked, monkeypatch=monkeypatch) == 2
+    assert {"file": "cannot write to", "folder": "holds other things"}[made] in capsys.readouterr().err
+    assert own.read_text() == "mine"
 
 
 def test_the_importance_of_another_model_is_refused(

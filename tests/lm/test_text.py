@@ -63,6 +63,7 @@ def test_an_instruction_comes_with_its_input(tmp_path: Path) -> None:
         ([{"prompt": "a", "answer": "b"}, {"prompt": "c"}], "line 2: the field 'answer' is missing"),
         ([{"prompt": "a", "answer": 3}], "line 1: the field 'answer' is missing or not text"),
         ([{"prompt": "a", "answer": "  "}], "line 1: the field 'answer' is empty"),
+        ([r'{"prompt": "a \ud800", "answer": "b"}'], "line 1: the field 'prompt' holds half a character"),
         ([""], "holds no examples"),
     ],
 )
@@ -75,6 +76,18 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(
     assert expected in str(caught.value)
     assert "f.jsonl" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "bom.jsonl").write_text('{"prompt": "a", "answer": "b"}\n', encoding="utf-8-sig")
+    assert read_pairs(tmp_path / "bom.jsonl") == [Pair("a", "b")]
+
+
+def test_public_data_that_is_not_there_says_where_it_is_from(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"train\.jsonl is not there; get it from .*grade-school-math"):
+        tasks.gsm8k(tmp_path, "train")
+    with pytest.raises(HoldfastError, match=r"mbpp\.jsonl is not there; get it from .*google-research"):
+        tasks.mbpp(tmp_path, "test")
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from holdfast.errors import HoldfastError
 from holdfast.models import sources
-from holdfast.models.sources import MODELS, cache_dir, get, load_encoder, resolve
+from holdfast.models.sources import MODELS, cache_dir, get, load_encoder, load_lm, resolve
 
 FOLDER = MODELS["minilm"].folder
 
@@ -131,7 +131,7 @@ def test_another_process_may_finish_first(monkeypatch: pytest.MonkeyPatch, cache
     assert leftovers(cache) == [cache / "models" / "minilm"]
 
 
-@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "a/b.c-d_1"])
+@pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "a/b.c-d_1", "bert-base-uncased", "gpt2"])
 def test_a_hub_id_or_a_directory_stays_as_it_is(name: str, tmp_path: Path) -> None:
     assert resolve(name) == name
     assert resolve(str(tmp_path)) == str(tmp_path)
@@ -146,21 +146,20 @@ def test_an_unknown_name_gets_a_suggestion(name: str) -> None:
 
 
 def test_the_cache_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for variable in ("HOLDFAST_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for variable in ("HOLDFAST_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
-    for platform, place in {
-        "linux": ".cache",
-        "darwin": "Library/Caches",
-        "win32": "AppData/Local",
-    }.items():
+    for platform, place in {"linux": ".cache", "darwin": "Library/Caches"}.items():
         monkeypatch.setattr(sys, "platform", platform)
         assert cache_dir() == tmp_path / place / "holdfast"
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert cache_dir() == tmp_path / "local" / "holdfast"
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert cache_dir() == tmp_path / "xdg" / "holdfast"
+
+
+def test_an_encoder_is_no_language_model(tiny_bert: str) -> None:
+    with fails("is an encoder, not a language model"):
+        load_lm(tiny_bert)
 
 
 def test_what_cannot_be_loaded_is_one_line(
