@@ -81,11 +81,11 @@ def learn(
         mark = _mark(rows)
         for oddity in (*oddities(rows, learner.classes_), *_known_already(learner, mark)):
             learner.progress.note(f"note: {oddity}")
-        if cut := learner.model.cut([row.text for row in rows]):
+        if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
             most = learner.settings.max_length
             learner.progress.note(
-                f"note: of {cut} texts only the first {most} tokens are read; a new directory may have more: "
-                "--set max_length=512"
+                f"note: of {cut} texts only the first {most} tokens are read; --set max_length=N may change "
+                "that in a new directory"
             )
         lesson = _taught(learner, source, rows)
         learner.history[-1]["rows"] = mark
@@ -183,10 +183,8 @@ def forget_label(path: Path, label: str, *, generations: int | None = None) -> t
     with state.working_in(path, new=False):
         learner = state.load(path)
         traces = learner.forget(label)
-        if generations is not None:
-            learner.origin.keep = generations
         shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
-        return state.commit(learner, path), traces
+        return state.commit(learner, path, keep=generations), traces
 
 
 # ---- answering ----------------------------------------------------------------------------------------

@@ -189,7 +189,7 @@ class Learner(Persistent):
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
             with self.method.trying(choice):
-                path = self._place()
+                path = self._workspace.agreed(self._place())
                 self.progress.trial(len(self._trials) + 1, describe(choice, moves=self.method.moves))
             reused = path.exists()
             if not reused:
@@ -213,7 +213,7 @@ class Learner(Persistent):
         if not self._started:
             frozen = {n: t for n, t in self.model.state_dict().items() if n not in self._start[0]}
             self._started = fingerprint(frozen, *self._start)
-        where = [self.accelerator.num_processes, str(self.accelerator.device)]
+        where = [self.accelerator.num_processes, self.accelerator.device.type]  # each process has its own
         task = [self._task_key, self.tasks_seen, self.task_seed, self.scenario]
         decides = [self._started, rows, settings, task, where]
         pool = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.pool
@@ -354,7 +354,8 @@ class Learner(Persistent):
     def start_over(self) -> None:
         """Forget what belongs to a task that was not finished."""
         self._begin_anew()
-        self.drop_trials()
+        if self.workspace is None:  # in a directory that was given others may have theirs
+            self.drop_trials()
 
     def work_in(self, directory: Path) -> None:
         """Let trials wait in this directory from now on."""

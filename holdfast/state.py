@@ -27,6 +27,7 @@ from holdfast.store import Store
 
 KEEP = 5
 OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # what a killed first lesson may leave
+GENERATION = re.compile(r"generation-(\d{6})")
 # Training that two cores can bear, on all the data there is.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
 
@@ -108,8 +109,8 @@ def save(learner: Learner, path: Path) -> int:
         return commit(learner, path)
 
 
-def commit(learner: Learner, path: Path) -> int:
-    """The same for a caller that holds the lock already."""
+def commit(learner: Learner, path: Path, *, keep: int | None = None) -> int:
+    """The same for a caller that holds the lock already, who may want fewer generations to stay this once."""
     if learner.origin is None:
         raise HoldfastError("this learner does not know what it was made of; make it with Learner.create")
     tensors, state = learner.state()
@@ -119,7 +120,7 @@ def commit(learner: Learner, path: Path) -> int:
         "fixed": sorted(learner.fixed),
         "learner": state,
     }
-    number = Store(path, learner.origin.keep).commit(tensors, _json(meta))
+    number = Store(path, keep or learner.origin.keep).commit(tensors, _json(meta))
     # The lesson is learnt: a card that cannot be written is no reason to repeat it.
     with suppress(HoldfastError):
         write_bytes(path / "README.md", card(learner).encode())
@@ -135,9 +136,11 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
     fresh = not path.exists()
     if path.is_dir() and Store(path).current is None:
         foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
-        if lost := sorted(name for name in foreign if re.fullmatch(r"generation-\d{6}", name)):
-            pointer = {"current": int(lost[-1][-6:]), "generations": [int(lost[-1][-6:])]}
-            raise HoldfastError(f"{path} has lost its file CURRENT; write {json.dumps(pointer)} into it")
+        if any(GENERATION.fullmatch(name) for name in foreign):
+            found = filter(None, (GENERATION.fullmatch(file.name) for file in path.iterdir()))
+            numbers = sorted(int(name[1]) for name in found)
+            pointer = json.dumps({"current": numbers[-1], "generations": numbers})
+            raise HoldfastError(f"{path} has lost its file CURRENT; write {pointer} into it")
         if foreign and new:
             raise HoldfastError(
                 f"{path} holds other things, such as {min(foreign)}; choose a new or an empty directory"

@@ -42,6 +42,12 @@ class Workspace:
         """The trials in it, by what decides them."""
         return Pool(self.directory)
 
+    def agreed(self, path: Path) -> Path:
+        """The main process's path, for all: whether a trial is there must not be answered differently."""
+        if self.accelerator.num_processes == 1:
+            return path
+        return Path(broadcast_object_list([str(path)])[0])
+
     def retire(self, trials: Sequence[Path]) -> None:
         """The trials of a finished task go with the next task's, if the directory is our own.
 
@@ -49,7 +55,7 @@ class Workspace:
         a run that does all of it again.
         """
         if self.given is None and self.accelerator.is_main_process:
-            for path in self._retired:
+            for path in set(self._retired) - set(trials):
                 path.unlink(missing_ok=True)
             self._retired = [path for path in trials if path.parent == self.directory]
 

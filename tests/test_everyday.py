@@ -387,6 +387,8 @@ def test_forgetting_can_drop_what_still_knows(mine, tmp_path, capsys):
     assert call("forget-label", str(mine), label, "--keep", "1") == 0
     assert "older" not in capsys.readouterr().out
     assert len(Store(mine).generations) == 1
+    assert call("learn", str(mine), table(tmp_path / "more.csv", rows_of(2)), "--budget", "0") == 0
+    assert len(Store(mine).generations) == 2, "it was for this once"
     refused(capsys, "holds no Holdfast state", "forget-label", str(tmp_path / "none"), label)
 
 
@@ -396,7 +398,9 @@ def test_generations_without_their_pointer_are_not_wiped(mine, tmp_path, capsys)
     (mine / "README.md").unlink()
     kept = sorted(path.name for path in mine.iterdir())
     assert len([name for name in kept if name.startswith("generation")]) > 1
-    refused(capsys, "has lost its file CURRENT", "learn", str(mine), more)
+    numbers = sorted(int(name[-6:]) for name in kept if name.startswith("generation"))
+    told = re.escape(json.dumps({"current": numbers[-1], "generations": numbers}))
+    refused(capsys, f"has lost its file CURRENT; write {told} into it", "learn", str(mine), more)
     assert sorted(path.name for path in mine.iterdir()) == kept
 
 
@@ -445,7 +449,7 @@ def test_rollback_and_forget(mine, capsys):
     gone = Learner.load(mine).classes_[0]
     refused(capsys, "unknown label 'nobody'", "forget-label", str(mine), "nobody")
     assert call("forget-label", str(mine), gone) == 0
-    assert "forgotten; traces of it stay in what validation sentences have set" in capsys.readouterr().out
+    assert "forgotten; traces of it stay in what held-out sentences have set" in capsys.readouterr().out
     assert gone not in Learner.load(mine).classes_
     assert call("rollback", str(mine), "1") == 0
     assert len(Learner.load(mine).classes_) == 2

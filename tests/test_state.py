@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -273,6 +274,19 @@ def test_a_state_of_another_version_is_one_line(tiny_bert, tmp_path):
             Learner.load(tmp_path)
 
 
+def test_more_than_the_encoder_reads_is_refused(tiny_bert):
+    with pytest.raises(HoldfastError, match=r"max_length 500: .* reads at most 160 tokens"):
+        state.create(tiny_bert, "slda", settings=replace(FAST, max_length=500))
+
+
+def test_left_out_sentences_leave_traces_too(tiny_bert):
+    """Of two sentences none is held out for validation, but shrinkage is chosen by them."""
+    learner = create(tiny_bert)
+    learner.learn(["light0 red", "light1 red", "mail0 blue", "mail1 blue"], ["light"] * 2 + ["mail"] * 2)
+    assert not learner.model.head.heat.any()
+    assert "shrinkage" in learner.forget("mail")
+
+
 def test_a_registered_name_wins_over_a_folder_called_so(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("minilm", "mine"):
@@ -374,7 +388,7 @@ def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, m
         learner.learn([text for text, _ in pairs], [label for _, label in pairs])
         clean.learn([text for text, _ in kept], [label for _, label in kept])
     learner.save(tmp_path)
-    traces = "what validation sentences have set (temperature, distances of --reject)"
+    traces = "what held-out sentences have set (temperature, distances of --reject)"
     assert forget_label(tmp_path, gone) == (2, traces)
     other = Learner.load(tmp_path)
     same_head(other, clean)

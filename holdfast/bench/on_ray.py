@@ -51,10 +51,10 @@ class OnRay(Engine):
         """Hand out all jobs; Ray queues what does not fit."""
         ray = self.ray
         self._connect()
-        self._check_room(max(job.spec["threads"] for job in jobs))
+        cards = 1 if ray.cluster_resources().get("GPU") else 0
+        self._check_room(max(job.spec["threads"] for job in jobs), cards)
         remote = ray.remote(max_retries=RETRIES, retry_exceptions=[WorkerDied])(_do)
         told = self._mailbox()
-        cards = 1 if ray.cluster_resources().get("GPU") else 0
         waiting = {}
         for number, job in enumerate(jobs):
             needs = {"num_cpus": job.spec["threads"], "num_gpus": cards, "name": job.spec["method"]}
@@ -107,14 +107,14 @@ class OnRay(Engine):
             return {"kind": "failed", "why": str(error)}
         return {"kind": "done"}
 
-    def _check_room(self, threads: int) -> None:
+    def _check_room(self, threads: int, cards: int) -> None:
         """A run that fits no node would wait for ever."""
-        largest = max(
-            (node["Resources"].get("CPU", 0) for node in self.ray.nodes() if node["Alive"]), default=0
-        )
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        largest = max((node.get("CPU", 0) for node in nodes if node.get("GPU", 0) >= cards), default=0)
         if threads > largest:
+            which = "node with a GPU" if cards else "node"
             raise HoldfastError(
-                f"a run of {threads} threads fits no node of the cluster; the largest has {largest:g}"
+                f"a run of {threads} threads fits no {which} of the cluster; the largest has {largest:g}"
             )
 
     def _connect(self) -> None:

@@ -84,19 +84,21 @@ def load_stream(
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
 
 
+ORDERS = 1000  # of a stream that are numbered: each must be known to differ from those before it
+
+
 def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
     """The tasks in an order that this number stands for, and no smaller one."""
-    if number > math.factorial(len(names)):
-        most = math.factorial(len(names))
-        raise HoldfastError(f"order {number}: {len(names)} tasks have {most} orders; choose one of them")
-    before = [names]
+    most = min(math.factorial(len(names)), ORDERS)
+    if number > most:
+        raise HoldfastError(f"order {number}: {len(names)} tasks have {most} numbered orders; choose one")
+    found, before = names, {names}
     for one in range(2, number + 1):
         draw = random.Random(one)
-        found = names
         while found in before:
             found = tuple(draw.sample(sorted(names), len(names)))
-        before.append(found)
-    return before[-1]
+        before.add(found)
+    return found
 
 
 def check_stream_name(name: str) -> None:

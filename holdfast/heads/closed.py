@@ -278,8 +278,13 @@ class SumsHead(ClosedFormHead):
         if self.past.scatter == "pooled":
             return "the pooled sums of all labels"
         chosen = "shrinkage, " if len(self.options) > 1 else ""
-        told = f"what validation sentences have set ({chosen}temperature, distances of --reject)"
-        return told if self.heat.any() else ""
+        told = f"what held-out sentences have set ({chosen}temperature, distances of --reject)"
+        return told if self.heat.any() or self.evidence.any() or self.calibrated else ""
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether validation sentences have shown how far known inputs lie."""
+        return False
 
     @abstractmethod
     def fitness(self, option: Option) -> float:

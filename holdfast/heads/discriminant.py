@@ -119,6 +119,11 @@ class SLDAHead(SumsHead):
 
     # ---- unknown inputs -----------------------------------------------------------------------------------
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a distance to tell unknown inputs by."""
+        return bool(self.calibration[0])
+
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to the nearest class."""
         factor, means = self._factor(self.chosen), self.past.means()[self.visible_rows()]
@@ -134,7 +139,7 @@ class SLDAHead(SumsHead):
             raise HoldfastError(
                 f"rejection can keep between {LEVELS[0]} and {LEVELS[-1]} of known inputs, not {keep}"
             )
-        if not self.calibration[0]:
+        if not self.calibrated:
             raise HoldfastError("no validation sentence has shown yet how far known inputs lie; learn some")
         distances = (self.calibration[1:] / self.calibration[0]).tolist()
         return float(numpy.interp(keep, LEVELS, distances))

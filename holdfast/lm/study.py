@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.files import Busy, locked, read_json, write_json
-from holdfast.lm.artefact import Importance, measure
+from holdfast.lm.artefact import PARTIAL, Importance, measure
 from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.finetune import Collapsed, Recipe, finetune
@@ -121,6 +121,7 @@ class Study:
 
     def train(self, trial: Trial) -> Record:
         """Train and test."""
+        self.prepare(trial)
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
         if trial.kind == "naive":
@@ -134,9 +135,18 @@ class Study:
             self.tune(model, trial)
         record: Record = {"old": self.losses(model, self.old), "new": self.losses(model, self.new)}
         record["moved"] = _distance(start, model)
-        if trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32"):
+        if _correlates(trial):
             record["correlation"] = correlation(start, snapshot(model), self.ahead(trial).values)
         return record
+
+    def prepare(self, trial: Trial) -> None:
+        """Make what a training needs of others, or find another process at it, before anything is spent."""
+        if trial.kind in ("naive", "wise", "la-merge", "la"):
+            self.naive(trial)
+        if trial.kind in ("la-merge", "la", "mas"):
+            self.importance(trial)
+        if trial.kind in ("la-merge", "la") or _correlates(trial):
+            self.ahead(trial)
 
     def tune(self, model: nn.Module, trial: Trial) -> None:
         """Fine-tune as the trial says."""
@@ -192,6 +202,8 @@ class Study:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
         place = self.work / f"naive-{_plain_name(trial)}"
         path = place / "weights.safetensors"
+        if path.exists():
+            return read_tensors(path)[0]["weights"]
         with locked(place):  # where another process is just training it, this one has other things to do
             if (place / LOST).exists():
                 raise Collapsed(read_json(place / LOST))
@@ -209,6 +221,8 @@ class Study:
     def _measured(
         self, place: Path, ability: Ability, *, squared: bool = False, at: Params | None = None
     ) -> Importance:
+        if (place / "importance.safetensors").exists() and not (place / PARTIAL).exists():
+            return Importance.load(place)
         with locked(place):
             if not (place / "importance.safetensors").exists():
                 model = self.load(torch.float32)
@@ -218,6 +232,11 @@ class Study:
                 some = ability.train.first(self.size.items)
                 measure(model, some, name=self.name, data=ability.name, squared=squared, directory=place)
         return Importance.load(place)
+
+
+def _correlates(trial: Trial) -> bool:
+    """Whether it is one of those of which it is told how weights moved."""
+    return trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32")
 
 
 def correlation(start: Params, end: Params, importance: Params) -> dict[str, Any]:
@@ -256,16 +275,15 @@ class Pace:
     def __init__(self, told: Told) -> None:
         self.told = told
         self.seconds: list[float] = []
-        self.last = ""
+        self.said: set[Trial] = set()
 
     @contextmanager
     def of(self, trial: Trial, done: int, total: int) -> Iterator[None]:
         """Around one training."""
         left = f", about {(total - done) * fmean(self.seconds) / 60:.0f} min left" if self.seconds else ""
-        line = f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})"
-        if line != self.last:  # the same again: what it needs is still being made by another process
-            self.told(line)
-        self.last = line
+        if trial not in self.said:  # otherwise what it needs is still being made by another process
+            self.told(f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})")
+        self.said.add(trial)
         began = time.monotonic()
         yield
         self.seconds.append(time.monotonic() - began)

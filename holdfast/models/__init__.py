@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
 from holdfast.models.adapters import ADAPTERS, FAMILIES, adapt
 from holdfast.models.classifier import Classifier, Output
@@ -52,6 +53,9 @@ def build_classifier(
     """
     settings, method = settings or Settings(), method or Usual()
     encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")
+    room = getattr(encoder.config, "max_position_embeddings", None)
+    if room and settings.max_length > room:
+        raise HoldfastError(f"max_length {settings.max_length}: {name} reads at most {room} tokens")
     possible = encoder.config.model_type in FAMILIES
     if method.adapters == "always" or (method.adapters == "where possible" and possible):
         adapt(encoder, ADAPTERS[settings.adapter], seed=seed)

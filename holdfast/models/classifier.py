@@ -99,10 +99,10 @@ class Classifier(nn.Module):
         return ids
 
     def cut(self, texts: Sequence[str]) -> int:
-        """How many texts are longer than what is read of them. A token has at least one character."""
-        long = [text for text in texts if len(text) > self.max_length - 2]
-        counts = map(len, self.tokenizer(long, return_attention_mask=False)["input_ids"]) if long else ()
-        return sum(count > self.max_length for count in counts)
+        """How many texts are longer than what is read of them. A token has at least one byte."""
+        long = [text for text in texts if len(text.encode()) > self.max_length - 2]
+        found = self.tokenizer(long, return_attention_mask=False, verbose=False)["input_ids"] if long else ()
+        return sum(len(ids) > self.max_length for ids in found)
 
     def answers(self, output: Output) -> Tensor:
         """What importance looks at: the logits of visible labels, or the features under an untrained head."""

@@ -122,7 +122,7 @@ def search_trace(run: Run) -> Figure | None:
         if rest:
             cross = {"color": tint, "symbol": "x-thin-open", "size": 8}
             data.append(_trials("and more", rest, mode="markers", marker=cross, showlegend=False, **group))
-        if isinstance(gold := chosen.get("gold"), int | float):
+        if isinstance(gold := chosen.get("gold"), int | float) and run.share is not None:
             ends = [seen[0]["choice"]["lam"], seen[-1]["choice"]["lam"]]
             enough = {"color": tint, "width": 1, "dash": "dot"}
             level = [100 * gold * run.share] * 2

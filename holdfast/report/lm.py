@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.files import write_bytes
 from holdfast.lm.plan import HARM, Plan, Record, Stage, Trial, follow, loss, study
-from holdfast.lm.study import COLLAPSED, records_of
+from holdfast.lm.study import COLLAPSED, records_of, words
 from holdfast.report.figures import PALETTE, Figure
 from holdfast.report.page import assemble, figure_html
 from holdfast.report.tables import Cell, Table, html, markdown
@@ -70,10 +70,13 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
     """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
     found = Found(records_of(directory, about or {}), plan or study())
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
-    tables += [table for table in (compared(found), correlations(found)) if table.rows]
+    more = (compared(found), correlations(found), made_of(found))
+    tables += [table for table in more if table.rows]
     numbers = count(1)
     drawn = "".join(figure_html(figure, numbers) for figure in [frontier(found)] if figure)
-    words = "Test loss per output token, in nats: lower is better. All choices were made on validation items."
+    about_it = (
+        "Test loss per output token, in nats: lower is better. All choices were made on validation items."
+    )
     lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
     asked = {_key(trial.spec()): found.record(trial) for trial in found.trials}
     left = sum(record is None for record in asked.values())
@@ -82,7 +85,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
     top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
     write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
-    return assemble(directory / "report.html", words, top, body)
+    return assemble(directory / "report.html", about_it, top, body)
 
 
 def losses(found: Found, stage: Stage) -> Table:
@@ -117,7 +120,7 @@ def losses(found: Found, stage: Stage) -> Table:
             " Worst of the seeds: the old ability's loss over the larger of plain fine-tuning's and the "
             "untouched model's, the new ability's over the untouched model's."
         )
-    return Table(stage, TITLES[stage], columns, cells, naming=5, note=note)
+    return Table(f"lm-{stage}", TITLES[stage], columns, cells, naming=5, note=note)
 
 
 def _names(trial: Trial) -> list[str]:
@@ -170,6 +173,16 @@ def collapsed(record: Record) -> bool:
     return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
 
 
+def made_of(found: Found) -> Table:
+    """Where every number came from."""
+    rows = []
+    for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
+        if record := found.record(trial):
+            digest = str(record["digest"])
+            rows.append([Cell(words(trial)), Cell(digest, records=(digest,))])
+    return Table("lm-records", "records", ["training", "record"], rows, words=True)
+
+
 def compared(found: Found) -> Table:
     """Relative importance against the plain one, strength by strength, seed by seed."""
     rows = []
@@ -187,7 +200,7 @@ def compared(found: Found) -> Table:
         rows.append(cells)
     columns = ["strength", "seeds", "old ability ↓", "new ability ↓"]
     note = "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better."
-    return Table("la-mas", "relative importance against the plain one", columns, rows, note=note)
+    return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
 
 
 def _range(values: Sequence[float], sign: str = "") -> str:
@@ -210,7 +223,9 @@ def correlations(found: Found) -> Table:
         paper = ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")
         rows.append([Cell(text) for text in paper])
     title = "correlation of |θ_ft - θ_0| and importance for the new task, over layers"
-    return Table("correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2)
+    return Table(
+        "lm-correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2
+    )
 
 
 def _four(of: str, which: str, measured: dict[str, float | None], record: Record) -> list[Cell]:

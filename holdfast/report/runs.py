@@ -64,11 +64,12 @@ class Run:
         return str(self.spec["order"] or "1"), int(self.spec["seed"])
 
     @property
-    def share(self) -> float:
-        """thr: the share of the gold score that its search keeps."""
+    def share(self) -> float | None:
+        """thr: the share of the gold score that its search keeps; None where the record does not tell."""
         stream = STREAMS.get(str(self.spec["stream"]))
-        scenario = "class-incremental" if stream is None else stream.scenario
-        return float(self.own.get("thr") or THRESHOLDS[scenario])
+        usual = None if stream is None else THRESHOLDS[stream.scenario]
+        found: float | None = self.own.get("thr", usual)
+        return found
 
     @property
     def matrix(self) -> metrics.Matrix:

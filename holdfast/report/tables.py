@@ -40,6 +40,11 @@ class Table:
     words: bool = False
     """Its cells are words, not numbers."""
 
+    @property
+    def records(self) -> str:
+        """The table beside it that leads to the records."""
+        return f"{self.name.partition('-')[0]}-records"
+
 
 def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
     """The best and the second best of a column; what prints alike ranks alike."""
@@ -71,8 +76,8 @@ def _html_cell(table: Table, column: int, cell: Cell) -> str:
     if len(cell.records) == 1:
         text = f"<a href='{quote(cell.records[0])}.json'>{text}</a>"
     elif cell.records:
-        runs, names = f"{table.name.partition('-')[0]}-records", " ".join(cell.records)
-        text = f"<a href='#{escape(runs)}' title='from the records {escape(names)}'>{text}</a>"
+        names = escape(" ".join(cell.records))
+        text = f"<a href='#{escape(table.records)}' title='from the records {names}'>{text}</a>"
     text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>", "": text}[cell.rank]
     return f"<th>{text}</th>" if column < table.naming else f"<td>{text}</td>"
 

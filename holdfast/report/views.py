@@ -147,7 +147,7 @@ def thresholds(section: Section, name: str) -> Table:
     blocks: dict[float, dict[str, list[Run]]] = {}
     for run in _sorted(section):
         if run.method != "seq":
-            blocks.setdefault(run.share, {}).setdefault(run.method, []).append(run)
+            blocks.setdefault(run.share or 0.0, {}).setdefault(run.method, []).append(run)
     rows = []
     for thr, methods in sorted(blocks.items(), reverse=True):
         rank = {
@@ -161,7 +161,9 @@ def thresholds(section: Section, name: str) -> Table:
             theirs = published.THRESHOLDS.get((thr, method) if _papers(runs) else (0, ""), ("-",) * 5)
             made = [run for run in runs if run.record]
             lams = Cell("; ".join(map(_lams, made)) or "-", records=tuple(run.digest for run in made))
-            rows.append([Cell(f"{100 * thr:g}"), Cell(method), lams, *cells, *map(Cell, theirs)])
+            rows.append(
+                [Cell(f"{100 * thr:g}" if thr else "usual"), Cell(method), lams, *cells, *map(Cell, theirs)]
+            )
     columns = ["thr", "method", "λ by task", *_heads(METRICS), *(f"paper {what}" for what in ("λ", *METRICS))]
     note = (
         "Best of each threshold bold, second underlined. λ is that of each task from the second on, run by "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from tiny import llama, pairs, tokenizer
 
+from holdfast.files import Busy
 from holdfast.lm import study as module
 from holdfast.lm.plan import FINE, RATES, Trial, follow, study
 from holdfast.lm.study import Ability, Size, Study, correlation, records_of
@@ -188,15 +190,17 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
 
 def test_it_says_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    clock = iter([0.0, 120.0, 120.0, 240.0])
+    clock = iter([0.0, 120.0, 120.0, 240.0, 240.0])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     pace = module.Pace(lines.append)
     for done in range(2):
-        with pace.of(Trial("naive", 0.01, stage="rates"), done, 5):
+        with pace.of(Trial("naive", 0.01 * (1 + done), stage="rates"), done, 5):
             pass
+    with suppress(Busy), pace.of(Trial("naive", 0.01, stage="rates"), 2, 5):
+        raise Busy  # what it needs is being made elsewhere: it has been said, and will be tried again
     assert lines == [
         "rates: naive lr 0.01 (1 of 5)",
-        "rates: naive lr 0.01 (2 of 5, about 8 min left)",
+        "rates: naive lr 0.02 (2 of 5, about 8 min left)",
     ]
 
 
