@@ -14,7 +14,7 @@ from rich.table import Table
 
 from holdfast import cli_bench, cli_lm, cli_state
 from holdfast.errors import HoldfastError
-from holdfast.terminal import MOST, console, say_error, start_torch
+from holdfast.terminal import MOST_THREADS, console, say_error, start_torch
 
 app = typer.Typer(
     help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
@@ -83,7 +83,7 @@ def run(
         list[str], typer.Option(help="name=value of a method or of the run; may be repeated.")
     ] = [],  # noqa: B006
     threads: Annotated[
-        int, typer.Option(min=1, max=MOST, help="Part of the spec: other threads, other bits.")
+        int, typer.Option(min=1, max=MOST_THREADS, help="Part of the spec: other threads, other bits.")
     ] = 1,
     text_column: Annotated[str | None, typer.Option(help="Of your own files; `text` if not given.")] = None,
     label_column: Annotated[str | None, typer.Option(help="Of your own files; `label` if not given.")] = None,

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
-from holdfast.terminal import MOST, console, say_error, start_torch
+from holdfast.terminal import MOST_THREADS, console, say_error, start_torch
 
 ENGINES = ("local", "ray")
 
@@ -35,7 +35,7 @@ def bench(
     seed: Annotated[list[int], typer.Option(help="Instead of its seeds; repeatable.")] = [],  # noqa: B006
     model: Annotated[str | None, typer.Option(help="Instead of its encoder.")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=MOST, help="Threads of each run; part of its spec.")
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="Threads of each run; part of its spec.")
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")

@@ -13,12 +13,12 @@ from holdfast.cache import data_home
 from holdfast.display import counted
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
-from holdfast.terminal import MOST, console, say_error, start_torch
+from holdfast.terminal import MOST_THREADS, console, say_error, start_torch
 
 lm_app = typer.Typer(help="Language models that learn without forgetting.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
-Threads = Annotated[int, typer.Option(min=1, max=MOST, help="By default all cores.")]
+Threads = Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="By default all cores.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
 DataDir = Annotated[
@@ -194,7 +194,7 @@ def study(
     items: Annotated[int, typer.Option(min=1, help="Items of each ability for its loss.")] = 60,
     max_tokens: MaxTokens = 160,
     data_dir: DataDir = None,
-    threads: Annotated[int, typer.Option(min=1, max=MOST, help="Part of every record's spec.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Part of every record's spec.")] = 1,
 ) -> None:
     """Does protection keep the old ability, at every strength? Rates, sweeps, seeds: hours, resumable."""
     start_torch(threads)

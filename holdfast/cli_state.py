@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.errors import HoldfastError
-from holdfast.terminal import MOST, console, say_error, start_torch
+from holdfast.terminal import MOST_THREADS, console, say_error, start_torch
 
 State = Annotated[Path, typer.Argument(help="Directory of a learner.", metavar="STATE")]
 File = Annotated[
@@ -25,7 +25,7 @@ File = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Column with the sentence.")]
 LabelColumn = Annotated[str, typer.Option(help="Column with the label.")]
-Threads = Annotated[int, typer.Option(min=1, max=MOST, help="CPU threads; by default all cores.")]
+Threads = Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads; by default all cores.")]
 CORES = os.cpu_count() or 1
 
 
@@ -68,8 +68,7 @@ def learn(
     from holdfast.store import Store
 
     before = Store(state).current
-    if before is not None and set:
-        raise HoldfastError(f"{state} was begun already: --set {set[0]} can only be given to a new directory")
+    everyday.only_for_new(state, set)  # before they are read as those of another method
     chosen = METHODS.get(method or "auto")
     values: dict[str, Any] = (
         dict(parse_setting(item, chosen, TrainingSettings) for item in set) if chosen else {}

@@ -136,6 +136,7 @@ def _opened(
     if Store(path).current is None:
         training = replace(state.EVERYDAY, **settings)
         return state.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
+    only_for_new(path, [*hyper_parameters, *settings])
     learner = state.load(path)
     for name, asked, has in (
         ("method", method, learner.origin.method),
@@ -145,11 +146,15 @@ def _opened(
             raise HoldfastError(
                 f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
             )
-    if fixed := sorted([*hyper_parameters, *settings]):
-        raise HoldfastError(
-            f"{path} was begun already: --set {fixed[0]} can only be given to a new directory"
-        )
     return learner
+
+
+def only_for_new(path: Path, names: Iterable[str]) -> None:
+    """Refuse settings of a directory that was begun without them."""
+    if Store(path).current is not None and (given := sorted(names)):
+        raise HoldfastError(
+            f"{path} was begun already: --set {given[0]} can only be given to a new directory"
+        )
 
 
 def oddities(rows: Rows, known: Sequence[str]) -> list[str]:

@@ -81,11 +81,6 @@ def load(path: Path, generation: int | None = None) -> Learner:
     """The learner of a directory, as it was saved last or at a generation."""
     tensors, meta = Store(path).load(generation)
     origin = origin_of(meta, path)
-    if strange := _strange(origin, meta):
-        raise HoldfastError(
-            f"{path} says {strange!r}, which this Holdfast ({__version__}) does not know: it is damaged, or "
-            f"was made by another version ({meta.get('holdfast')}); use that one"
-        )
     if origin.method not in METHODS:
         raise HoldfastError(f"{path} was made with the method {origin.method!r}, which this Holdfast has not")
     values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
@@ -155,27 +150,25 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
                 shutil.rmtree(path)
 
 
-def _strange(origin: Origin, meta: dict[str, Any]) -> str | None:
-    """A word of a saved learner that means nothing here."""
-    known = [field.name for field in dataclasses.fields(Settings)]
-    own = METHODS[origin.method].hyper_parameters() if origin.method in METHODS else None
-    found = [name for name in origin.settings if name not in known]
-    found += [name for name in meta["learner"]["hparams"] if own is not None and name not in own]
-    return next(iter(found), None)
-
-
 def origin_of(meta: Any, path: Path) -> Origin:
-    """What a saved learner was made of."""
+    """What a saved learner was made of, if it says so in words that this version knows."""
     try:
-        known = [field.name for field in dataclasses.fields(Origin)]
-        if strange := sorted(set(meta["origin"]) - set(known)):
-            raise HoldfastError(
-                f"{path} says {strange[0]!r}, which this Holdfast ({__version__}) does not know; upgrade"
-            )
-        meta["learner"]["hparams"], meta["fixed"]
-        return Origin(**meta["origin"])
+        made, hparams, _ = meta["origin"], meta["learner"]["hparams"], meta["fixed"]
+        origin = Origin(**{name: made[name] for name in made if name in _names(Origin)})
     except (KeyError, TypeError) as error:
         raise HoldfastError(f"{path} is a run's own state, not a learner's; use `holdfast learn`") from error
+    method = METHODS.get(origin.method)
+    for said, owner in ((made, Origin), (origin.settings, Settings), (hparams, method)):
+        if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
+            raise HoldfastError(
+                f"{path} says {strange[0]!r}, which this Holdfast ({__version__}) does not know: damaged, "
+                f"or made by another version ({meta.get('holdfast')}); use that one"
+            )
+    return origin
+
+
+def _names(owner: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(owner)]
 
 
 def fingerprint(model: Classifier) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 console = Console()
-MOST = 4096  # threads that anybody could mean
+MOST_THREADS = 4096  # more is a slip of the pen, and torch would try to start them
 
 
 def say_error(markup: str) -> None:

@@ -140,7 +140,7 @@ def _home_domains(_: str | Path | None) -> Stream:
 def _in_data_dir(name: str, read: Callable[[Path], Stream]) -> Loader:
     def load(data_dir: str | Path | None) -> Stream:
         place = data_home(data_dir)
-        if not place.is_dir() and place == data_home():
+        if data_dir is None and not place.is_dir():
             raise HoldfastError(
                 f"stream {name!r} needs a data directory: pass --data-dir, set HOLDFAST_DATA,"
                 f" or run `holdfast data get {name}`"

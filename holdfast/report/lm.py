@@ -74,7 +74,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
     tables += [table for table in more if table.rows]
     numbers = count(1)
     drawn = "".join(figure_html(figure, numbers) for figure in [frontier(found)] if figure)
-    about_it = (
+    subtitle = (
         "Test loss per output token, in nats: lower is better. All choices were made on validation items."
     )
     lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
@@ -85,7 +85,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
     top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
     write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
-    return assemble(directory / "report.html", about_it, top, body)
+    return assemble(directory / "report.html", subtitle, top, body)
 
 
 def losses(found: Found, stage: Stage) -> Table:

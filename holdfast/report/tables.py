@@ -112,7 +112,7 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex(table.title)}.{_tex(f' {table.note}' if table.note else '')}}}",
+        rf"\caption{{{_tex('. '.join(filter(None, [table.title, table.note])))}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{spec}}}",
     ]
