@@ -154,36 +154,6 @@ def test_foreign_and_broken_files_are_left_out_with_a_line(folder: Path) -> None
     assert any("broken.json left out: not readable JSON" in line for line in written.complaints)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"scores": None},
-        {"scores": {"test": []}},
-        {"scores": {"test": [[0.9, None], [0.5, None]]}},
-        {"chosen": None},
-        {"tasks": ["a"]},
-        {"spec": {"method": "seq"}},
-        {"spec": None},
-        {"spec": spec("ewc").to_json() | {"seed": None}},
-        {"scores": {"test": [["much"]]}, "tasks": ["a"]},
-        {"trials": [{}] * 3},
-        {"trials": [{"task": "a", "trials": [{"choice": {"lam": "much"}, "score": 0.1}]}] * 3},
-        {"chosen": [{"task": "a", "lam": [], "score": 0.1}] * 3},
-        {"chosen": [{"task": "a", "score": 0.1, "spread": {"w": {"bins": 3}}}] * 3},
-        {"passes": {"chosen": {"train": {"forward": "many"}}}},
-        {"seconds": None},
-    ],
-    ids=repr,
-)
-def test_a_record_that_is_not_whole_is_left_out(folder: Path, change: dict[str, Any]) -> None:
-    good = sum(len(section.made) for section, _ in write_report(folder).sections)
-    record = record_of(spec("ewc"), matrix(0.1, 0.2, 0.3)) | change
-    (folder / "half.json").write_text(json.dumps(record))
-    written = write_report(folder)
-    assert ["half.json left out: not a record" in line for line in written.complaints] == [True]
-    assert sum(len(section.made) for section, _ in written.sections) == good
-
-
 def test_a_copy_is_not_counted_twice(folder: Path) -> None:
     digest = spec("la").digest()
     (folder / "zcopy.json").write_text((folder / f"{digest}.json").read_text())
