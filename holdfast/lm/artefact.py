@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_bytes, write_json
 from holdfast.importance import SequenceKind, SequenceSums
+from holdfast.lm.half import quick_half
 from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
 from holdfast.params import Params, trainable
@@ -117,7 +118,8 @@ def measure(
         if {key: noted[key] for key in own} == own:
             sums.sums, sums.count, done = tensors["sums"], noted["count"], noted["done"]
     for number in range(done, len(sequences)):
-        sums.add(model, sequences[number])
+        with quick_half(model):
+            sums.add(model, sequences[number])
         on_sequence(number + 1, len(sequences))
         if directory is not None and (number + 1) % EVERY == 0:
             note: dict[str, Any] = own | {"count": sums.count, "done": number + 1}

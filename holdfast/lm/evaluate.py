@@ -12,6 +12,7 @@ from torch import nn
 from holdfast.errors import HoldfastError
 from holdfast.importance import eval_mode
 from holdfast.lm import sandbox
+from holdfast.lm.half import quick_half
 from holdfast.lm.tasks import Program, code_of, final_number, plain_number
 from holdfast.lm.text import Pair, Sequences, collate
 from holdfast.losses import IGNORED
@@ -41,7 +42,7 @@ def output_loss(
     """The loss over all output tokens of some sequences; prompt and padding do not count."""
     device = next(model.parameters()).device
     total = right = tokens = 0.0
-    with eval_mode(model):
+    with eval_mode(model), quick_half(model):
         for start in range(0, len(sequences), batch):
             rows = [sequences[i] for i in range(start, min(start + batch, len(sequences)))]
             inputs = {name: value.to(device) for name, value in collate(rows, pad).items()}
@@ -64,7 +65,7 @@ def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], toke
         raise HoldfastError(
             f"a prompt and its answer take {length} tokens, the model has room for {room}; use fewer --shots"
         )
-    with eval_mode(model):
+    with eval_mode(model), quick_half(model):
         found = model.generate(
             **inputs,
             do_sample=False,

@@ -17,6 +17,7 @@ from transformers.trainer_callback import PrinterCallback
 
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
+from holdfast.lm.half import quick_half
 from holdfast.lm.protect import Protect
 from holdfast.lm.text import Sequences, collate
 from holdfast.losses import IGNORED
@@ -144,7 +145,8 @@ def finetune(
         trainer._load_from_checkpoint(last)  # it had come to its end: nothing is trained on
     else:
         try:
-            ended = float(trainer.train(resume_from_checkpoint=last).training_loss)
+            with quick_half(model):
+                ended = float(trainer.train(resume_from_checkpoint=last).training_loss)
         finally:
             if protect is not None:
                 protect.detach()
