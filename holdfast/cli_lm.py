@@ -105,11 +105,13 @@ def finetune(
     if normalise not in ("global", "tensor", "none"):
         raise HoldfastError(unknown(normalise, ["global", "tensor", "none"], "normalise"))
     start_torch(threads)
-    from holdfast.lm.artefact import Importance
+    from holdfast.lm.artefact import Importance, finished
     from holdfast.lm.finetune import Recipe
     from holdfast.lm.finetune import finetune as train
     from holdfast.lm.protect import Protect
 
+    if protect is not None:
+        finished(protect)  # before a model is fetched for nothing
     network, tokenizer = _load(model, dtype, move=False)  # Trainer does
     shield = None
     if protect is not None:  # the raw importance is not kept beside what Protect makes of it

@@ -71,12 +71,7 @@ class Importance:
     @classmethod
     def load(cls, directory: Path | str) -> Importance:
         """What `save` wrote."""
-        directory = Path(directory)
-        if not (directory / FILE).exists():
-            half = (directory / PARTIAL).exists()
-            done = "is not finished; give the same command again" if half else "holds no importance"
-            raise HoldfastError(f"{directory} {done}")
-        tensors, card = read_tensors(directory / FILE)
+        tensors, card = read_tensors(finished(Path(directory)))
         return cls(tensors["importance"], Card(**card))
 
     @classmethod
@@ -84,6 +79,15 @@ class Importance:
         """Every weight matters the same: L2 to the start."""
         ones = {name: torch.ones_like(weight) for name, weight in trainable(model).items()}
         return cls(ones, Card("any", "none", 0))
+
+
+def finished(directory: Path) -> Path:
+    """The file of an importance that was measured to its end."""
+    if not (directory / FILE).exists():
+        half = (directory / PARTIAL).exists()
+        done = "is not finished; give the same command again" if half else "holds no importance"
+        raise HoldfastError(f"{directory} {done}")
+    return directory / FILE
 
 
 def measure(

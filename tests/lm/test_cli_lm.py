@@ -80,7 +80,10 @@ def test_from_importance_to_a_protected_model(
         ),
         (("finetune", "--out", "{out}", "--lam", "1"), "need --protect"),
         (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
-        (("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1"), "holds no importance"),
+        (  # said before a model is looked for, which may be a large one
+            ("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1", "--model", "no/such"),
+            "holds no importance",
+        ),
         (("finetune", "--out", "{out}", "--mode", "los"), "did you mean 'loss'"),
         (("eval", "--task", "hellaswag"), "unknown task"),
         (("eval", "--part", "train"), "unknown part"),
