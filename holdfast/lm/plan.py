@@ -67,7 +67,7 @@ def loss(record: Record, ability: str, part: str = "valid") -> float:
 def study(
     rates: Sequence[float] = RATES, lambdas: Sequence[float] = LAMBDAS, seeds: Sequence[int] = SEEDS
 ) -> Plan:
-    """Rates, the harsh rate, the sweep of the paper, the frontier, the collapse by elimination."""
+    """Rates, the harsh rate, the sweep of the paper, the collapse by elimination, the frontier."""
     untouched, *naive = yield [
         Trial("untouched", stage="rates"),
         *(Trial("naive", rate, stage="rates") for rate in rates),
@@ -76,7 +76,7 @@ def study(
     harm = [loss(record, "old") - loss(untouched, "old") for record in naive]
     harsh = min((rate for rate, nats in zip(rates, harm, strict=True) if nats >= HARM), default=max(rates))
 
-    trials = [*_harsh(harsh, seeds), *_sweep(best, lambdas, seeds), *_frontier(harsh), *_elimination(best)]
+    trials = [*_harsh(harsh, seeds), *_sweep(best, lambdas, seeds), *_elimination(best), *_frontier(harsh)]
     records = yield trials
     # The λ to report: the best sum of both abilities on validation items.
     both = dict.fromkeys(FINE, 0.0)
