@@ -39,7 +39,6 @@ from holdfast.methods import METHODS
 from holdfast.metrics import forgetting
 from holdfast.models import Classifier
 from holdfast.progress import Progress
-from holdfast.settings import parse
 from holdfast.store import Store
 
 # One method of each kind, trained by gradient and in closed form; the others run with the slow tests, so that
@@ -102,19 +101,6 @@ def joins(name: str, stream: Stream) -> bool:
 def closed_form(learner: Learner) -> bool:
     """Whether its head is computed, not trained."""
     return not learner.model.head.trained
-
-
-# 0 ---- it is made of what it says ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_field_is_that_of_the_nearest_class_that_declares_it(name):
-    """A base class further on may declare it too; dataclasses alone would let that one win."""
-    method = METHODS[name]
-    for field in method.hyper_parameters().values():
-        owner = next(one for one in method.__mro__ if field.name in inspect.get_annotations(one))
-        own = owner.__dataclass_fields__[field.name]
-        assert (field.default, field.metadata) == (own.default, own.metadata), (field.name, owner)
 
 
 # 1 ---- it runs ----------------------------------------------------------------------------------------
@@ -388,13 +374,6 @@ def switched_off(path: str, name: str, stream_name: str) -> Any:
     return SimpleNamespace(params=trial.params, score=trial.score, fit=trial.fit)
 
 
-@every_method
-def test_strengths_name_hyper_parameters(name):
-    method = METHODS[name]
-    assert set(method.strengths) <= set(method.hyper_parameters())
-    assert method.reduces_to_seq is True or isinstance(method.reduces_to_seq, str)
-
-
 # 8 ---- the search leaves no trace ---------------------------------------------------------------------
 
 
@@ -429,37 +408,6 @@ def test_frozen_weights_never_change(tiny_bert, name, stream):
     assert all(
         not weight.requires_grad for key, weight in run.learner.model.named_parameters() if key in frozen
     )
-
-
-# 10 ---- hyper-parameters ------------------------------------------------------------------------------
-
-
-@every_method
-def test_hyper_parameters_have_default_help_and_json(name):
-    method = METHODS[name]()
-    fields = METHODS[name].hyper_parameters()
-    assert "lr" in fields
-    for key, field in fields.items():
-        assert field.default is not dataclasses.MISSING, key
-        assert len(field.metadata["help"]) > 5, key
-    values = {key: getattr(method, key) for key in fields}
-    text = json.dumps(method.hparams(), allow_nan=False)
-    other = METHODS[name](lr=123.0)
-    other.set(**json.loads(text))
-    assert {key: getattr(other, key) for key in fields} == values
-    for key, value in values.items():
-        typed = "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        if isinstance(value, tuple):
-            typed = ",".join(map(str, value))
-        assert parse(METHODS[name], key, typed) == value, key
-
-
-@every_method
-def test_a_method_says_what_it_is(name):
-    facts = METHODS[name].facts()
-    assert set(facts) == {"Equation", "Paper", "Cost", "Two tasks", "Extras", "Keeps"}
-    assert all(facts.values())
-    assert "Paper:" in (METHODS[name].__doc__ or "") or name.startswith("ancl"), "its own, not its base's"
 
 
 # less forgetting ---------------------------------------------------------------------------------------

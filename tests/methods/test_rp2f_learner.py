@@ -1,0 +1,329 @@
+"""RP2F in whole runs: what a learner does with it, its search, and what a kill leaves of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, make_learner, small, weights_of
+from test_rp2f import HEAD, naive_decorrelation
+from test_rp2f_training import distance
+
+from holdfast import importance
+from holdfast import params as P
+from holdfast.data.batches import Batch
+from holdfast.data.tasks import Stream
+from holdfast.learner import Learner
+from holdfast.methods import METHODS
+
+# ---- the learner runs free ----------------------------------------------------------------------------
+
+
+def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> Learner:
+    """A learner at the start of its second task; what was fused and what ran free are far apart."""
+    method = METHODS["rp2f"](**{"lr": 1e-2, "lam": 0.0} | values)
+    learner = make_learner(path, method, stream, own or small(epochs=2, patience=3), fixed={"lr", "lam"})
+    learner.learn(stream.tasks[0])
+    generator = torch.Generator().manual_seed(0)
+    for name, value in method.free.items():
+        method.free[name] = value + 0.01 * torch.randn(value.shape, generator=generator)
+    learner.begin(stream.tasks[1])
+    return learner
+
+
+def spied(learner: Learner) -> list[tuple[P.Params, P.Params]]:
+    """At every look at the deployed weights: those, and the model's own."""
+    method, seen = learner.method, []
+    deployed = method.deployed
+
+    def spy(own: Learner, task: Any) -> P.Params:
+        found = deployed(own, task)
+        seen.append((found, P.snapshot(own.model)))
+        return found
+
+    method.deployed = spy
+    return seen
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize("stream_name", ["classes", "domains"])
+def test_where_the_learner_starts(tiny_bert, stream_name, continues, request):
+    stream = request.getfixturevalue(stream_name)
+    learner = second_task(tiny_bert, stream, small(epochs=1), continues=continues)
+    start, free = P.snapshot(learner.model), learner.method.state_dict()["free"]
+    assert distance(start, free) > 1e-2
+    seen = spied(learner)
+    learner.trial(stream.tasks[1], {"lr": 1e-2})
+    deployed, live = seen[0]
+    assert_same_bits(deployed, start)
+    assert_same_bits(live, free if continues else start)
+    assert distance(seen[1][1], live) > 1e-3, "it trains"
+
+
+@pytest.mark.parametrize("kind", ["fisher", "perturbation"])
+def test_a_look_at_the_deployed_weights_changes_nothing(tiny_bert, classes, kind):
+    learner = second_task(tiny_bert, classes, importance=kind)
+    method, task = learner.method, classes.tasks[1]
+    method.before_task(learner, task)
+    learner.model.train()
+    method.losses(learner.model, learner.train.collate(range(4)))["task"].backward()
+    gradients = {name: weight.grad.clone() for name, weight in P.trainable(learner.model).items()}
+    before, past = weights_of(learner), method.state_dict()["precision"]
+    random = torch.get_rng_state()
+    first = method.deployed(learner, task)
+    assert_same_bits(weights_of(learner), before)
+    assert_same_bits({n: w.grad for n, w in P.trainable(learner.model).items()}, gradients)
+    assert_same_bits(method.precision, past)
+    assert learner.model.training
+    assert torch.equal(torch.get_rng_state(), random)
+    assert_same_bits(method.deployed(learner, task), first)
+    assert distance(first, method.free) > 0
+
+
+@pytest.mark.parametrize("kind", ["fisher", "perturbation"])
+@pytest.mark.parametrize("continues", [True, False])
+def test_training_does_not_depend_on_fusion(tiny_bert, classes, kind, continues):
+    """Without the robustness term it is SEQ from the learner's weights, epoch by epoch, dropout included."""
+    learner = second_task(tiny_bert, classes, importance=kind, continues=continues)
+    origin = learner.method.free if continues else learner.start
+    seq = make_learner(tiny_bert, METHODS["seq"](), classes, learner.settings)
+    seq.begin(classes.tasks[0])
+    seq._begin_anew()
+    P.restore(seq.model, {name: value[:2] if "head." in name else value for name, value in origin.items()})
+    seq.begin(classes.tasks[1])
+    assert_same_bits(P.snapshot(seq.model), origin)
+    ours, theirs = spied(learner), spied(seq)
+    learner.trial(classes.tasks[1], {"lr": 1e-2})
+    seq.trial(classes.tasks[1], {"lr": 1e-2})
+    assert len(ours) == len(theirs) == 3
+    for epoch, ((deployed, mine), (_, other)) in enumerate(zip(ours, theirs, strict=True)):
+        assert_same_bits(mine, other)
+        assert epoch == 0 or distance(deployed, mine) > 1e-3, "fusion must show"
+
+
+def test_the_first_task_without_robustness_is_seq(tiny_bert, classes):
+    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
+    own = make_learner(tiny_bert, METHODS["rp2f"](lam=0.0), classes, fixed={"lam"})
+    for learner in (seq, own):
+        learner.learn(classes.tasks[0])
+    assert_same_bits(weights_of(seq), weights_of(own))
+    assert_same_bits(own.method.free, P.snapshot(own.model))
+    robust = make_learner(tiny_bert, METHODS["rp2f"](lam=1e-3), classes, fixed={"lam"})
+    robust.learn(classes.tasks[0])
+    assert distance(weights_of(robust), weights_of(own)) > 1e-3
+
+
+def test_the_robustness_term_is_of_the_sentence_vectors(tiny_bert_dry, classes):
+    method = METHODS["rp2f"](lam=0.5)
+    learner = make_learner(tiny_bert_dry, method, classes)
+    learner.begin(classes.tasks[0])
+    batch = learner.train.collate(range(5))
+    learner.model.eval()
+    terms = method.losses(learner.model, batch)
+    features = learner.model.features(batch).detach().double()
+    assert set(terms) == {"task", "robustness"}
+    expected = 0.5 * float(naive_decorrelation(features))
+    assert float(terms["robustness"].detach()) == pytest.approx(expected, rel=1e-4)
+    method.lam = 0.0
+    assert set(method.losses(learner.model, batch)) == {"task"}
+
+
+def test_new_head_rows_are_the_learners(tiny_bert, classes):
+    learner = second_task(tiny_bert, classes)
+    method = learner.method
+    assert torch.equal(method.precision[HEAD][2:], torch.zeros(2, 32))
+    assert torch.equal(method.free[HEAD][2:], learner.start[HEAD][2:]), "they begin as the head's own"
+    assert method.free[HEAD].shape == (4, 32)
+    lesson = learner.learn(classes.tasks[1])
+    assert lesson.decision.trial.fit["best_epoch"] > 0
+    deployed = P.snapshot(learner.model)
+    for name in (HEAD, "head.linear.bias"):
+        assert torch.equal(deployed[name][2:], method.free[name][2:])
+        assert (deployed[name][:2] != method.free[name][:2]).all()
+        assert (method.precision[name][2:] > 0).all(), "the next task finds them taken"
+
+
+def test_rows_nobody_has_taught_follow_the_learner(tiny_bert, classes):
+    """A preallocated head whose unseen rows are not looked at: 0 beside 0."""
+    learner = second_task(tiny_bert, classes, small(head="preallocated", epochs=2))
+    lesson = learner.learn(classes.tasks[1])
+    assert lesson.decision.trial.fit["best_epoch"] > 0
+    assert torch.equal(learner.method.precision[HEAD][4:], torch.zeros(2, 32))
+    assert torch.equal(P.snapshot(learner.model)[HEAD][4:], learner.method.free[HEAD][4:])
+
+
+def test_precision_adds_up_over_tasks(tiny_bert, domains):
+    """Π_k = Σ π of the chosen epochs, measured at the learner's weights and not at the deployed ones."""
+    method = METHODS["rp2f"](lr=3e-3, lam=1e-6)
+    learner = make_learner(tiny_bert, method, domains, small(epochs=2), fixed={"lr", "lam"})
+    total: P.Params = {}
+    for k, task in enumerate(domains):
+        lesson = learner.learn(task)
+        assert lesson.decision.trial.fit["best_epoch"] > 0, k
+        learner.begin(task)  # its sentences once more
+        with P.using(learner.model, method.free):
+            own = importance.fisher(learner.model, learner.train)
+        learner._begin_anew()
+        total = {name: total.get(name, 0) + value for name, value in own.items()}
+        for name, value in method.precision.items():
+            assert torch.allclose(value, total[name], rtol=1e-3, atol=1e-9), (k, name)
+        assert k == 0 or distance(method.free, P.snapshot(learner.model)) > 1e-4
+
+
+# ---- importance=perturbation --------------------------------------------------------------------------
+
+
+def test_biases_and_norms_are_running_means_over_tasks(tiny_bert, domains):
+    """Example B at full size; the passes are one per matrix and epoch."""
+    method = METHODS["rp2f"](lr=3e-3, lam=1e-6, importance="perturbation")
+    learner = make_learner(tiny_bert, method, domains, small(epochs=2), fixed={"lr", "lam"})
+    frees = []
+    for k, task in enumerate(domains):
+        lesson = learner.learn(task)
+        fit = lesson.decision.trial.fit
+        assert fit["best_epoch"] > 0, k
+        frees.append(method.free)
+        deployed = P.snapshot(learner.model)
+        flat = [name for name, value in deployed.items() if value.dim() < 2]
+        matrices = [name for name in deployed if name not in flat]
+        assert len(flat) == 17
+        assert len(matrices) == 9
+        for name in flat:
+            mean = sum(free[name].double() for free in frees) / (k + 1)
+            assert torch.allclose(deployed[name].double(), mean, rtol=0, atol=1e-6), name
+            assert torch.equal(method.precision[name], torch.full_like(deployed[name], k + 1.0))
+        for name in matrices:
+            assert (method.precision[name] >= (k + 1) * 0.99e-6).all()
+        passes = 9 * 3 * (fit["epochs"] if k else 1)  # on the first task once, when it is over
+        assert lesson.chosen_passes["importance"] == {"forward": passes, "backward": passes}
+    assert distance(frees[2], deployed) > 1e-3
+    assert distance(frees[1], frees[0]) > 1e-3
+
+
+def test_passes_of_the_fisher(tiny_bert, classes):
+    method = METHODS["rp2f"](lr=1e-2)
+    learner = make_learner(tiny_bert, method, classes, small(epochs=2, batch_size=7), fixed={"lr", "lam"})
+    first = learner.learn(classes.tasks[0])
+    assert first.decision.trial.passes == {"train": {"forward": 8, "backward": 8}}
+    assert first.chosen_passes["importance"] == {"forward": 4, "backward": 4}
+    second = learner.learn(classes.tasks[1])
+    epochs = second.decision.trial.fit["epochs"]
+    assert second.chosen_passes["importance"] == {"forward": 4 * epochs, "backward": 4 * epochs}
+    assert second.decision.trial.passes["importance"] == second.chosen_passes["importance"]
+
+
+def test_passes_end_at_the_limit(tiny_bert, classes, monkeypatch):
+    """What is counted is what is run."""
+    monkeypatch.setattr("holdfast.methods.rp2f.LIMIT", 9)
+    learner = second_task(tiny_bert, classes, small(epochs=1, batch_size=5), importance="perturbation")
+    calls: list[int] = []
+    learner.model.register_forward_hook(lambda *_: calls.append(1))
+    with learner._ledger.counting() as passes:
+        learner.method.measure(learner)
+    assert len(calls) == 9 * 2, "ten samples are more than nine"
+    assert passes == {"importance": {"forward": 18, "backward": 18}}
+
+
+# ---- search -------------------------------------------------------------------------------------------
+
+LAMS = (1e-5, 1e-6, 1e-7)
+
+
+def tried(learner: Learner, task: Any) -> list[dict[str, float]]:
+    return [trial.choice for trial in learner.learn(task).trials]
+
+
+def grid_learner(
+    path: str, stream: Stream, grids: str, fixed: set[str] = frozenset(), **values: Any
+) -> Learner:
+    own = small(epochs=1, batch_size=24, rates=(1e-2, 1e-3), grids=grids)
+    return make_learner(path, METHODS["rp2f"](**values), stream, own, fixed=fixed)
+
+
+def test_the_grid_of_all_pairs(tiny_bert, classes):
+    learner = grid_learner(tiny_bert, classes, "product")
+    pairs = {(lr, lam) for lr in (1e-2, 1e-3) for lam in LAMS}
+    for task in classes.tasks[:2]:
+        choices = tried(learner, task)
+        assert len(choices) == 6
+        assert {(choice["lr"], choice["lam"]) for choice in choices} == pairs
+        assert all(set(choice) == {"lr", "lam"} for choice in choices)
+
+
+def test_the_grid_after_the_rate(tiny_bert, classes):
+    learner = grid_learner(tiny_bert, classes, "after")
+    lesson = learner.learn(classes.tasks[0])
+    choices = [trial.choice for trial in lesson.trials]
+    assert [choice["lam"] for choice in choices] == [1e-5, 1e-5, 1e-6, 1e-7]
+    assert [choice["lr"] for choice in choices[:2]] == [1e-2, 1e-3]
+    better = max(lesson.trials[:2], key=lambda trial: trial.score).choice["lr"]
+    assert {choice["lr"] for choice in choices[2:]} == {better}
+    best = max(trial.score for trial in lesson.trials)
+    assert lesson.decision.trial.score == best
+    assert learner.method.lam == lesson.decision.trial.choice["lam"]
+
+
+@pytest.mark.parametrize("grids", ["product", "after"])
+def test_a_fixed_lambda_is_honoured(tiny_bert, classes, grids):
+    learner = grid_learner(tiny_bert, classes, grids, {"lam"}, lam=0.25)
+    seen: set[float] = set()
+    original = learner.method.losses
+
+    def losses(model: Any, batch: Batch) -> Any:
+        seen.add(learner.method.lam)
+        return original(model, batch)
+
+    learner.method.losses = losses
+    assert tried(learner, classes.tasks[0]) == [{"lr": 1e-2}, {"lr": 1e-3}]
+    assert seen == {0.25}
+    assert learner.method.lam == 0.25
+
+
+def test_a_fixed_rate_leaves_three_trials(tiny_bert, classes):
+    learner = grid_learner(tiny_bert, classes, "product", {"lr"}, lr=5e-3)
+    assert tried(learner, classes.tasks[0]) == [{"lr": 5e-3, "lam": lam} for lam in LAMS]
+
+
+# ---- a killed run resumes -----------------------------------------------------------------------------
+
+
+def test_a_rerun_from_trial_files_has_the_same_bits(tiny_bert, classes, tmp_path, monkeypatch):
+    def run(workspace: Path | None) -> Learner:
+        own = small(epochs=2, batch_size=12, rates=(1e-2,))
+        learner = make_learner(tiny_bert, METHODS["rp2f"](), classes, own, workspace=workspace)
+        for task in classes:
+            learner.learn(task)
+        return learner
+
+    first = run(tmp_path)
+    assert len(list(tmp_path.glob("*.trial"))) == 9
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("trained although its trial was on disk")
+
+    monkeypatch.setattr(Learner, "_train", refuse)
+    again = run(tmp_path)
+    assert_same_bits(weights_of(first), weights_of(again))
+    for group in ("free", "precision", "current"):
+        assert_same_bits(getattr(first.method, group), getattr(again.method, group))
+    assert first.method.hparams() == again.method.hparams()
+    assert first.method.precision
+    assert distance(first.method.free, P.snapshot(first.model)) > 0
+
+
+def test_a_learner_goes_on_from_its_stored_state(tiny_bert, classes):
+    def begin() -> Learner:
+        own = small(epochs=1, batch_size=12)
+        return make_learner(tiny_bert, METHODS["rp2f"](lr=1e-2), classes, own, fixed={"lr", "lam"})
+
+    first, second = begin(), begin()
+    for task in classes.tasks[:2]:
+        first.learn(task)
+    second.load_state(*first.state())
+    for learner in (first, second):
+        learner.learn(classes.tasks[2])
+    assert_same_bits(weights_of(first), weights_of(second))
+    assert_same_bits(first.method.free, second.method.free)
+    assert_same_bits(first.method.precision, second.method.precision)
