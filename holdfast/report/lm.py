@@ -1,4 +1,4 @@
-"""The study on language models, from its records: the paper's two tables, and the frontier.
+"""The study on language models, from its records: the paper's two tables, the sweep and the frontier.
 
 The plan is followed as far as the records go: it says what belongs to which table, and what is missing.
 """
@@ -73,7 +73,7 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
     more = (compared(found), correlations(found), made_of(found))
     tables += [table for table in more if table.rows]
     numbers = count(1)
-    drawn = "".join(figure_html(figure, numbers) for figure in [frontier(found)] if figure)
+    drawn = "".join(figure_html(figure, numbers) for figure in (frontier(found), strengths(found)) if figure)
     subtitle = (
         "Test loss per output token, in nats: lower is better. All choices were made on validation items."
     )
@@ -252,16 +252,53 @@ def frontier(found: Found) -> Figure | None:
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
-def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) -> dict[str, Any]:
-    def mean(ability: str) -> list[float]:
-        return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
+def strengths(found: Found) -> Figure | None:
+    """Both abilities over λ, as a proximal step and in the loss, between what they are at its two ends."""
+    rows = [(trials[0], found.some(trials)) for trials in found.of("sweep")]
+    rows = [(trial, made) for trial, made in rows if made and not any(map(collapsed, made))]
+    held = sorted((pair for pair in rows if pair[0].kind == "mas"), key=lambda pair: pair[0].strength)
+    if not held:
+        return None
+    ends = [("untouched", found.some([Trial("untouched")]))]
+    ends += [("naive", made) for trial, made in rows if trial.kind == "naive"]
+    data = []
+    for ability, colour in zip(("old", "new"), PALETTE, strict=False):
+        for mode, dash in (("proximal", "solid"), ("loss", "dash")):
+            own = [pair for pair in held if pair[0].mode == mode]
+            over = [trial.strength for trial, _ in own]
+            data.append(_line(f"{ability}, {mode}", over, _means(own, ability), colour, dash))
+        across = [held[0][0].strength, held[-1][0].strength]
+        for name, made in filter(lambda end: end[1], ends):
+            level = _means([(USUAL, made)], ability) * 2
+            data.append(_line(f"{ability}, {name}", across, level, colour, "dot"))
+    layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "loss"}}
+    note = "Dotted: the ends, the untouched model and plain fine-tuning. Means over the seeds there are."
+    return Figure("Strength of the penalty", data, layout, note, height=460)
 
+
+def _line(name: str, x: list[float], y: list[float], colour: str, dash: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": name,
+        "mode": "lines" if dash == "dot" else "lines+markers",
+        "x": x,
+        "y": y,
+        "marker": {"color": colour},
+        "line": {"color": colour, "dash": dash, "width": 1},
+    }
+
+
+def _means(rows: Sequence[tuple[Trial, list[Record]]], ability: str) -> list[float]:
+    return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
+
+
+def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": name,
         "mode": "lines+markers" if len(rows) > 1 else "markers",
-        "x": mean("new"),
-        "y": mean("old"),
+        "x": _means(rows, "new"),
+        "y": _means(rows, "old"),
         "text": [f"strength {trial.strength:g}, {len(made)} seeds" for trial, made in rows],
         "marker": {"color": colour, "size": 9},
         "line": {"color": colour, "width": 1},

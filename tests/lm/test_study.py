@@ -15,9 +15,9 @@ from tiny import llama, pairs, tokenizer
 from holdfast.files import Busy
 from holdfast.lm import study as module
 from holdfast.lm.plan import FINE, RATES, Trial, follow, study
-from holdfast.lm.study import Ability, Size, Study, correlation, records_of
+from holdfast.lm.study import COLLAPSED, Ability, Size, Study, correlation, records_of
 from holdfast.lm.text import encode
-from holdfast.report.lm import write_study
+from holdfast.report.lm import Found, strengths, write_study
 
 SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
 
@@ -120,6 +120,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
         "as a proximal step",
         "one change at a time",
         "Old against new ability",
+        "Strength of the penalty",
     ):
         assert title in page
     text = (tmp_path / "report.md").read_text()
@@ -229,3 +230,37 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
     assert "mas-2e-05-0.001-0.json" in page, "a number leads to its record"
     write_study(tmp_path, about={"model": "another"})
     assert "75 %" not in (tmp_path / "report.md").read_text()
+
+
+def test_the_sweep_is_drawn_between_its_ends():
+    """By hand: two seeds of one strength in one form, one of another in the other, which is no number."""
+
+    def record(trial: Trial, old: float, new: float) -> dict[str, Any]:
+        losses = {"old": old, "new": new}
+        return {"spec": trial.spec()} | {
+            name: {part: {"loss": value} for part in ("valid", "test")} for name, value in losses.items()
+        }
+
+    rate = 0.01
+    records = [
+        record(Trial("untouched"), 1.0, 2.0),
+        record(Trial("naive", rate), 1.2, 1.6),
+        record(Trial("mas", rate, 10.0), 1.0, 1.9),
+        record(Trial("mas", rate, 10.0, seed=1), 1.1, 2.0),
+        record(Trial("mas", rate, 0.1, mode="loss", normalise="none"), 1.1, 1.7),
+        record(Trial("mas", rate, 10.0, mode="loss", normalise="none"), COLLAPSED, COLLAPSED),
+    ]
+    figure = strengths(Found(records, study((rate,), (0.1, 10.0), (0, 1))))
+    assert figure is not None
+    drawn = {line["name"]: (line["x"], line["y"]) for line in figure.data}
+    assert drawn == {
+        "old, proximal": ([10.0], [1.05]),
+        "old, loss": ([0.1], [1.1]),
+        "old, untouched": ([0.1, 10.0], [1.0, 1.0]),
+        "old, naive": ([0.1, 10.0], [1.2, 1.2]),
+        "new, proximal": ([10.0], [1.95]),
+        "new, loss": ([0.1], [1.7]),
+        "new, untouched": ([0.1, 10.0], [2.0, 2.0]),
+        "new, naive": ([0.1, 10.0], [1.6, 1.6]),
+    }
+    assert strengths(Found(records[:2], study((rate,), (0.1, 10.0), (0, 1)))) is None
