@@ -9,10 +9,6 @@ import gc
 import inspect
 import json
 import math
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +16,6 @@ import pytest
 import torch
 from conftest import (
     KEYWORDS,
-    ROOT,
-    TESTS,
     assert_same_bits,
     class_stream,
     domain_stream,
@@ -39,7 +33,6 @@ from holdfast.methods import METHODS
 from holdfast.metrics import forgetting
 from holdfast.models import Classifier
 from holdfast.progress import Progress
-from holdfast.store import Store
 
 # One method of each kind, trained by gradient and in closed form; the others run with the slow tests, so that
 # the quick ones stay quick.
@@ -143,69 +136,6 @@ def test_same_seed_same_weights(tiny_bert, name):
         assert meta == states[1]
         for group, params in tensors.items():
             assert_same_bits(params, states[0][group])
-
-
-# 3 ---- a fresh process goes on ------------------------------------------------------------------------
-
-CONTINUE = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {tests!r})
-import torch
-torch.set_num_threads(1)
-from conftest import class_stream, make_learner, make_method, small
-from holdfast.store import Store
-for name in map(str.strip, sys.stdin):
-    home, stream = Path({home!r}) / name, class_stream()
-    learner = make_learner({model!r}, make_method(name), stream, small(epochs=2))
-    learner.load_state(*Store(home).load())
-    learner.learn(stream.tasks[2])
-    Store(home).commit(*learner.state())
-    print("taught", name, flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def another_process(
-    tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Path]]:
-    """A process that knows nothing of this one: it loads a method's state and teaches the third task."""
-    home = tmp_path_factory.mktemp("continued")
-    script = CONTINUE.format(tests=str(TESTS), home=str(home), model=tiny_bert)
-    with (home / "errors").open("w+") as errors:
-        other = subprocess.Popen(
-            [sys.executable, "-c", script],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-        assert other.stdin is not None
-        assert other.stdout is not None
-
-        def teach(name: str) -> Path:
-            print(name, file=other.stdin, flush=True)
-            if other.stdout.readline().strip() != f"taught {name}":
-                other.wait()
-                pytest.fail((home / "errors").read_text())
-            return home / name
-
-        teach.home = home
-        yield teach
-        other.stdin.close()
-        assert other.wait() == 0
-
-
-@every_method
-def test_a_fresh_process_goes_on_bit_equal(tiny_bert, another_process, name):
-    Store(another_process.home / name).commit(*taught(tiny_bert, name, "classes").states[1])
-    tensors, meta = Store(another_process(name)).load()
-    expected, expected_meta = taught(tiny_bert, name, "classes").states[2]
-    assert meta == expected_meta
-    assert tensors.keys() == expected.keys()
-    for group, params in expected.items():
-        assert_same_bits(tensors[group], params)
 
 
 # 4 ---- bounded state ----------------------------------------------------------------------------------
