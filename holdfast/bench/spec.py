@@ -47,6 +47,10 @@ class Spec:
                 raise HoldfastError(f"{name}: at least {least}, not {rest[name]}")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
+        if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":
+            # All labels come with the first domain: rows are never added and never unseen, so that these two
+            # say nothing there, and a run with them is the run without them.
+            chosen = {name: value for name, value in chosen.items() if name not in ("head", "logits")}
         if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:
             rest["order"] = "1"
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
