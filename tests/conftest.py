@@ -180,7 +180,7 @@ def assert_same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tenso
 
 # ---- workers ------------------------------------------------------------------------------------------
 
-TOGETHER = re.compile(r"(tests/(?:contract/test_contract|test_cost)\.py).*\[(?:classes-|domains-)?(.*)\]")
+TOGETHER = re.compile(r"tests/(contract/|test_cost\.py).*\[(?:classes-|domains-)?(.*)\]")
 
 
 @pytest.hookimpl(optionalhook=True)

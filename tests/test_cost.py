@@ -168,23 +168,23 @@ def test_the_tasks_tell_the_formulas_apart():
 
 
 @every_row
-def test_passes_by_phase(tiny_bert, name):
-    run = learnt(tiny_bert, name)
+def test_passes_by_phase(one_layer, name):
+    run = learnt(one_layer, name)
     made = {phase: count for phase, count in run.chosen.items() if any(count.values())}
     assert made == as_passes(ROWS[name].phases(run.facts))
 
 
 @every_row
-def test_no_phase_is_without_a_pass(tiny_bert, name):
+def test_no_phase_is_without_a_pass(one_layer, name):
     """A record that names a phase means that it took place."""
-    run = learnt(tiny_bert, name)
+    run = learnt(one_layer, name)
     for passes in (run.chosen, run.search):
         assert not [phase for phase, count in passes.items() if not any(count.values())]
 
 
 @every_row
-def test_the_papers_formula_and_what_is_beyond_it(tiny_bert, name):
-    run, row = learnt(tiny_bert, name), ROWS[name]
+def test_the_papers_formula_and_what_is_beyond_it(one_layer, name):
+    run, row = learnt(one_layer, name), ROWS[name]
     extras = row.extras(run.facts)
     assert all(any(ways) for ways in extras.values()), "an extra of nothing is none"
     assert total(run.chosen, "forward") == row.paper(run.facts) + sum(ways[0] for ways in extras.values())
@@ -195,17 +195,17 @@ def test_the_papers_formula_and_what_is_beyond_it(tiny_bert, name):
 
 
 @every_row
-def test_chosen_and_search_passes_are_all_that_ran(tiny_bert, name):
+def test_chosen_and_search_passes_are_all_that_ran(one_layer, name):
     """Against the model's own forward and backward passes."""
-    run = learnt(tiny_bert, name)
+    run = learnt(one_layer, name)
     everything = added(run.chosen, run.search)
     assert total(everything, "forward") == run.forward
     assert total(everything, "backward") == run.backward
 
 
 @every_row
-def test_the_second_task_had_its_main_phase(tiny_bert, name):
-    run, row = learnt(tiny_bert, name), ROWS[name]
+def test_the_second_task_had_its_main_phase(one_layer, name):
+    run, row = learnt(one_layer, name), ROWS[name]
     if row.method == "mtl":
         assert len(run.lessons) == 1
         return
@@ -223,8 +223,8 @@ def test_the_second_task_had_its_main_phase(tiny_bert, name):
 
 
 @pytest.mark.parametrize("name", [n for n, row in ROWS.items() if row.printed])
-def test_the_classes_print_the_same_formula(tiny_bert, name):
-    facts, row = learnt(tiny_bert, name).facts, ROWS[name]
+def test_the_classes_print_the_same_formula(one_layer, name):
+    facts, row = learnt(one_layer, name).facts, ROWS[name]
     text = METHODS[row.method].facts()["Two tasks"]
     assert re.fullmatch(r"[Eb\d_a-z()+· ]+", text)
     names = vars(facts) | {"E": facts.E1, "E2_la": facts.E2_aux}
@@ -232,13 +232,13 @@ def test_the_classes_print_the_same_formula(tiny_bert, name):
     assert METHODS[row.method].facts()["Extras"].startswith("none") == (not row.extras(facts))
 
 
-def test_a_search_adds_to_the_search_alone(tiny_bert):
+def test_a_search_adds_to_the_search_alone(one_layer):
     """The same choice out of several: what it needed itself is the same."""
     tasks, values = stream(), ROWS["la"].values
     lessons = []
     for rates in ((1e-2,), (1e-2, 1e-9)):
         settings = small(batch_size=BATCH, rates=rates, epochs=2)
-        learner = make_learner(tiny_bert, METHODS["la"](**values), tasks, settings, fixed=set(values))
+        learner = make_learner(one_layer, METHODS["la"](**values), tasks, settings, fixed=set(values))
         lessons.append([learner.learn(task) for task in tasks])
     for short, long in zip(*lessons, strict=True):
         assert short.decision.trial.choice == long.decision.trial.choice

@@ -60,10 +60,10 @@ def test_a_file_that_was_learnt_before_is_noted(mine, tmp_path, capsys):
     assert capsys.readouterr().out.count("these very rows were learnt before (1 times)") == 1
 
 
-def test_texts_that_are_cut_are_noted(here, tiny_bert, capsys):
+def test_texts_that_are_cut_are_noted(here, one_layer, capsys):
     rows = [*rows_of(0), (" ".join(["light0"] * 40), "light")]
     source = table(here / "long.csv", rows)
-    options = ("--model", tiny_bert, "--method", "slda")
+    options = ("--model", one_layer, "--method", "slda")
     assert call("learn", "short", source, *options, "--set", "max_length=16") == 0
     assert "of 1 texts only the first 16 tokens are read" in capsys.readouterr().out
     assert Learner.load("short").settings.max_length == 16
@@ -167,7 +167,7 @@ def test_states_that_cannot_be_read_are_one_line(mine, tmp_path, capsys, monkeyp
     refused(capsys, "CURRENT is damaged", "predict", str(mine), "x")
 
 
-def test_a_directory_of_other_things_is_left_alone(here, tiny_bert, capsys):
+def test_a_directory_of_other_things_is_left_alone(here, one_layer, capsys):
     source = table(here / "a.csv", rows_of(0))
     Path("README.md").write_text("mine")
     refused(capsys, r"holds other things, such as README\.md|such as a\.csv", "learn", ".", source)
@@ -177,30 +177,30 @@ def test_a_directory_of_other_things_is_left_alone(here, tiny_bert, capsys):
     refused(capsys, "File name too long", "learn", "x" * 300, source)
 
 
-def test_trials_of_another_method_are_not_reused(here, tiny_bert, monkeypatch):
+def test_trials_of_another_method_are_not_reused(here, one_layer, monkeypatch):
     """A first lesson is killed after its trial; the next one is begun with another method."""
     source = table(here / "a.csv", rows_of(0))
     with monkeypatch.context() as patch:
         patch.setattr(Store, "commit", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert call("learn", "mine", source, "--model", tiny_bert, "--method", "slda") == 130
+        assert call("learn", "mine", source, "--model", one_layer, "--method", "slda") == 130
     assert list(Path("mine/.trials").rglob("*.trial"))
     few = ("--set", "features=48")
-    assert call("learn", "mine", source, "--model", tiny_bert, "--method", "ranpac", *few) == 0
+    assert call("learn", "mine", source, "--model", one_layer, "--method", "ranpac", *few) == 0
     assert Learner.load("mine").origin.method == "ranpac"
     assert not Path("mine/.trials").exists()
 
 
-def test_a_budget_is_for_auto_and_for_one_file(here, mine, tiny_bert, capsys):
+def test_a_budget_is_for_auto_and_for_one_file(here, mine, one_layer, capsys):
     more = table(here / "more.csv", rows_of(2))
     assert call("learn", str(mine), more, "--budget", "0") == 0
     assert Learner.load(mine).method.seconds == 60.0
-    assert call("learn", "plain", more, "--model", tiny_bert, "--method", "slda") == 0
+    assert call("learn", "plain", more, "--model", one_layer, "--method", "slda") == 0
     refused(capsys, "--budget is for auto", "learn", "plain", more, "--budget", "5")
 
 
-def test_a_field_called_keep_is_not_the_retention(here, tiny_bert):
+def test_a_field_called_keep_is_not_the_retention(here, one_layer):
     source = table(here / "a.csv", rows_of(0))
-    arguments = ("--model", tiny_bert, "--set", "keep=0.3", "--keep", "2")
+    arguments = ("--model", one_layer, "--set", "keep=0.3", "--keep", "2")
     assert call("learn", "mine", source, *arguments) == 0
     learner = Learner.load("mine")
     assert learner.method.keep == 0.3
@@ -216,9 +216,9 @@ def test_half_characters_and_broken_lines_are_one_line(made, here, capsys, monke
     refused(capsys, "not UTF-8", "predict", str(made), "-")
 
 
-def test_validation_rows_of_older_labels_do_not_stop_a_training(here, tiny_bert):
+def test_validation_rows_of_older_labels_do_not_stop_a_training(here, one_layer):
     """The throw-away head does not know them; the closed-form one does."""
-    learner = taught(tiny_bert, "mas+slda", tasks=1, lam=1.0)
+    learner = taught(one_layer, "mas+slda", tasks=1, lam=1.0)
     parts = {
         "train": Split.of(rows_of(1)),
         "valid": Split.of([*rows_of(1, "valid"), *rows_of(0, "valid")]),

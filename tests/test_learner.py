@@ -51,8 +51,8 @@ def trained(monkeypatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["mas", "la"])
-def test_search_leaves_the_learner_as_it_found_it(tiny_bert, classes, name):
-    learner = make_learner(tiny_bert, METHODS[name](thr=0.5), classes)
+def test_search_leaves_the_learner_as_it_found_it(one_layer, classes, name):
+    learner = make_learner(one_layer, METHODS[name](thr=0.5), classes)
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
     before = standing(learner)
@@ -61,12 +61,12 @@ def test_search_leaves_the_learner_as_it_found_it(tiny_bert, classes, name):
     assert_same_standing(before, standing(learner))
 
 
-def test_a_trial_does_not_depend_on_what_ran_before(tiny_bert, classes):
+def test_a_trial_does_not_depend_on_what_ran_before(one_layer, classes):
     task, choice = classes.tasks[0], {"lr": 1e-2, "lam": 0.0}
-    alone = make_learner(tiny_bert, METHODS["mas"](), classes)
+    alone = make_learner(one_layer, METHODS["mas"](), classes)
     alone.begin(task)
     expected = alone.trial(task, choice)
-    other = make_learner(tiny_bert, METHODS["mas"](), classes)
+    other = make_learner(one_layer, METHODS["mas"](), classes)
     other.begin(task)
     other.trial(task, {"lr": 3e-2, "lam": 0.0})
     torch.manual_seed(99)
@@ -75,8 +75,8 @@ def test_a_trial_does_not_depend_on_what_ran_before(tiny_bert, classes):
     assert expected.score == found.score
 
 
-def test_a_trial_is_made_once(tiny_bert, classes, trained):
-    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+def test_a_trial_is_made_once(one_layer, classes, trained):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
     learner.begin(classes.tasks[0])
     first = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
     again = learner.trial(classes.tasks[0], {"lam": 0.0, "lr": 1e-2})
@@ -84,10 +84,10 @@ def test_a_trial_is_made_once(tiny_bert, classes, trained):
     assert len(trained) == 1
 
 
-def test_a_trial_is_found_on_disk_by_the_next_process(tiny_bert, classes, trained, tmp_path):
+def test_a_trial_is_found_on_disk_by_the_next_process(one_layer, classes, trained, tmp_path):
     ends = []
     for _ in range(2):
-        learner = make_learner(tiny_bert, METHODS["mas"](), classes, workspace=tmp_path / "new" / "place")
+        learner = make_learner(one_layer, METHODS["mas"](), classes, workspace=tmp_path / "new" / "place")
         learner.learn(classes.tasks[0])
         ends.append(standing(learner))
     assert len(trained) == 1
@@ -96,8 +96,8 @@ def test_a_trial_is_found_on_disk_by_the_next_process(tiny_bert, classes, traine
     assert not list((tmp_path / "new" / "place").glob("*.trial"))
 
 
-def test_look_ahead_is_the_winning_rate_trial(tiny_bert, classes, trained):
-    learner = make_learner(tiny_bert, METHODS["la"](thr=0.01), classes)
+def test_look_ahead_is_the_winning_rate_trial(one_layer, classes, trained):
+    learner = make_learner(one_layer, METHODS["la"](thr=0.01), classes)
     learner.learn(classes.tasks[0])
     trained.clear()
     lesson = learner.learn(classes.tasks[1])
@@ -107,20 +107,20 @@ def test_look_ahead_is_the_winning_rate_trial(tiny_bert, classes, trained):
     assert len(trained) == len(lesson.trials)
 
 
-def test_look_ahead_starts_nothing_twice(tiny_bert, classes, trained):
-    learner = make_learner(tiny_bert, METHODS["la"](lr=1e-2), classes)
+def test_look_ahead_starts_nothing_twice(one_layer, classes, trained):
+    learner = make_learner(one_layer, METHODS["la"](lr=1e-2), classes)
     learner.begin(classes.tasks[0])
     gold = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
     assert_same_bits(learner.look_ahead(classes.tasks[0]).params, gold.params)
     assert len(trained) == 1
 
 
-def test_a_workspace_does_not_hand_one_tasks_trial_to_another(tiny_bert, classes, tmp_path):
-    first = make_learner(tiny_bert, METHODS["seq"](), classes, workspace=tmp_path)
+def test_a_workspace_does_not_hand_one_tasks_trial_to_another(one_layer, classes, tmp_path):
+    first = make_learner(one_layer, METHODS["seq"](), classes, workspace=tmp_path)
     first.learn(classes.tasks[0])
-    second = make_learner(tiny_bert, METHODS["seq"](), classes, workspace=tmp_path)
+    second = make_learner(one_layer, METHODS["seq"](), classes, workspace=tmp_path)
     lesson = second.learn(classes.tasks[1])
-    alone = make_learner(tiny_bert, METHODS["seq"](), classes)
+    alone = make_learner(one_layer, METHODS["seq"](), classes)
     assert lesson.trials[0].score == alone.learn(classes.tasks[1]).trials[0].score
     assert_same_bits(weights_of(second), weights_of(alone))
 
@@ -142,13 +142,13 @@ def epochs(lesson: Any) -> int:
     return lesson.decision.trial.fit["epochs"]
 
 
-def test_passes_of_seq(tiny_bert, classes):
-    (one, two), passes = two_lessons(tiny_bert, "seq", classes)
+def test_passes_of_seq(one_layer, classes):
+    (one, two), passes = two_lessons(one_layer, "seq", classes)
     assert passes == {"train": both((epochs(one) + epochs(two)) * BATCHES)}
 
 
-def test_passes_of_mas(tiny_bert, classes):
-    (one, two), passes = two_lessons(tiny_bert, "mas", classes, thr=0.01)
+def test_passes_of_mas(one_layer, classes):
+    (one, two), passes = two_lessons(one_layer, "mas", classes, thr=0.01)
     assert two.decision.trial.choice["lam"] > 0
     assert passes == {
         "train": both((epochs(one) + epochs(two)) * BATCHES),
@@ -156,9 +156,9 @@ def test_passes_of_mas(tiny_bert, classes):
     }
 
 
-def test_passes_of_la(tiny_bert, classes):
+def test_passes_of_la(one_layer, classes):
     """E1 b1 + b1 + E2aux b2 + b2 + E2main b2, and the last consolidation."""
-    (one, two), passes = two_lessons(tiny_bert, "la", classes, thr=0.01)
+    (one, two), passes = two_lessons(one_layer, "la", classes, thr=0.01)
     [gold] = [trial for trial in two.trials if trial.choice["lam"] == 0]
     assert passes == {
         "train": both((epochs(one) + epochs(two)) * BATCHES),
@@ -169,8 +169,8 @@ def test_passes_of_la(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("name", ["mas", "la"])
-def test_chosen_and_search_passes_are_every_step_that_was_taken(tiny_bert, classes, trained, name):
-    (_, two), _ = two_lessons(tiny_bert, name, classes, thr=0.01)
+def test_chosen_and_search_passes_are_every_step_that_was_taken(one_layer, classes, trained, name):
+    (_, two), _ = two_lessons(one_layer, name, classes, thr=0.01)
     steps = sum(run["batches"] for run in trained[1:])
     counted = [*two.chosen_passes.values(), *two.search_passes.values()]
     assert sum(count["backward"] for count in counted) == steps + BATCHES * (2 if name == "la" else 1)
@@ -181,8 +181,8 @@ def test_chosen_and_search_passes_are_every_step_that_was_taken(tiny_bert, class
 
 
 @pytest.mark.parametrize("name", ["mas", "la", "frozen"])
-def test_head_growth_grows_the_state(tiny_bert, classes, name):
-    learner = make_learner(tiny_bert, METHODS[name](), classes)
+def test_head_growth_grows_the_state(one_layer, classes, name):
+    learner = make_learner(one_layer, METHODS[name](), classes)
     learner.learn(classes.tasks[0])
     old = learner.method.state_dict()["alpha"]
     assert (old["head.linear.bias"] > 0).all()
@@ -198,8 +198,8 @@ def test_head_growth_grows_the_state(tiny_bert, classes, name):
     }
 
 
-def test_new_rows_depend_on_seed_and_label_alone(tiny_bert, classes):
-    there, back = (make_learner(tiny_bert, METHODS["seq"](), classes) for _ in range(2))
+def test_new_rows_depend_on_seed_and_label_alone(one_layer, classes):
+    there, back = (make_learner(one_layer, METHODS["seq"](), classes) for _ in range(2))
     there.begin(classes.tasks[1])
     back.learn(classes.tasks[0])
     back.begin(classes.tasks[1])
@@ -212,13 +212,13 @@ def test_new_rows_depend_on_seed_and_label_alone(tiny_bert, classes):
     )
     assert set(left) < set(right)
     assert all(right[label] == row for label, row in left.items())
-    other = make_learner(tiny_bert, METHODS["seq"](), classes, seed=1)
+    other = make_learner(one_layer, METHODS["seq"](), classes, seed=1)
     other.begin(classes.tasks[1])
     assert other.model.head.linear.weight[0].tolist() != left[other.model.head.labels[0]]
 
 
-def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
     measured: list[Any] = []
     original = learner.method.measure
     learner.method.measure = lambda own: measured.append(original(own)) or measured[-1]
@@ -233,10 +233,10 @@ def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(tiny_bert,
 # ---- seeds, predicting --------------------------------------------------------------------------------
 
 
-def test_seeds_are_keyed_by_seed_and_task(tiny_bert, classes):
+def test_seeds_are_keyed_by_seed_and_task(one_layer, classes):
     seeds = set()
     for seed in (0, 1):
-        learner = make_learner(tiny_bert, METHODS["seq"](), classes, seed=seed)
+        learner = make_learner(one_layer, METHODS["seq"](), classes, seed=seed)
         for task in classes:
             learner.begin(task)
             assert learner.task_seed == learner.task_seed
@@ -245,8 +245,8 @@ def test_seeds_are_keyed_by_seed_and_task(tiny_bert, classes):
     assert all(0 <= seed < 2**31 for seed in seeds)
 
 
-def test_predict_and_score(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes, small(epochs=8))
+def test_predict_and_score(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes, small(epochs=8))
     task = classes.tasks[0]
     learner.learn(task)
     assert learner.classes_ == list(task.labels)
@@ -262,9 +262,9 @@ def test_predict_and_score(tiny_bert, classes):
 
 
 @pytest.mark.parametrize(("logits", "visible"), [("seen", 2), ("all", 6)])
-def test_prediction_looks_at_visible_rows_only(tiny_bert, classes, logits, visible):
+def test_prediction_looks_at_visible_rows_only(one_layer, classes, logits, visible):
     learner = make_learner(
-        tiny_bert, METHODS["seq"](), classes, small(head="preallocated", logits=logits, epochs=1)
+        one_layer, METHODS["seq"](), classes, small(head="preallocated", logits=logits, epochs=1)
     )
     task = classes.tasks[0]
     learner.begin(task)

@@ -22,8 +22,8 @@ from holdfast.methods import METHODS
 # ---- errors -------------------------------------------------------------------------------------------
 
 
-def test_bad_tasks_are_one_line(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+def test_bad_tasks_are_one_line(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
     task = classes.tasks[0]
     one = toy_task("alone", {"only": ["the"]}, {"train": 3, "valid": 1, "test": 1})
     with pytest.raises(HoldfastError, match="'alone' has one label, 'only'"):
@@ -34,14 +34,14 @@ def test_bad_tasks_are_one_line(tiny_bert, classes):
         learner.learn(replace(task, valid=Split(("the",), ("nobody",))))
 
 
-def test_a_task_without_training_sentences_is_one_line(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+def test_a_task_without_training_sentences_is_one_line(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
     with pytest.raises(HoldfastError):
         learner.learn(Task("empty", Split((), ()), Split(("a",), ("b",)), Split((), ())))
 
 
-def test_a_refused_task_leaves_the_learner_usable(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+def test_a_refused_task_leaves_the_learner_usable(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
     learner.learn(classes.tasks[0])
     before = standing(learner)
     with pytest.raises(HoldfastError):
@@ -50,8 +50,8 @@ def test_a_refused_task_leaves_the_learner_usable(tiny_bert, classes):
     learner.learn(classes.tasks[1])
 
 
-def test_five_sentences_are_enough(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+def test_five_sentences_are_enough(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
     for task in classes.tasks[:2]:
         few = Split(task.train.texts[:5], task.train.labels[:5])
         assert len(set(few.labels)) == 2
@@ -62,14 +62,14 @@ def test_five_sentences_are_enough(tiny_bert, classes):
 # ---- fixed hyper-parameters ---------------------------------------------------------------------------
 
 
-def test_a_fixed_rate_is_not_searched(tiny_bert, classes, trained):
+def test_a_fixed_rate_is_not_searched(one_layer, classes, trained):
     learner = make_learner(
-        tiny_bert, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)), fixed={"lr"}
+        one_layer, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)), fixed={"lr"}
     )
     for task in classes.tasks[:2]:
         learner.learn(task)
     assert {run["lr"] for run in trained} == {5e-3}
-    free = make_learner(tiny_bert, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)))
+    free = make_learner(one_layer, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)))
     trained.clear()
     free.learn(classes.tasks[0])
     assert [run["lr"] for run in trained] == [1e-2, 1e-3]
@@ -77,16 +77,16 @@ def test_a_fixed_rate_is_not_searched(tiny_bert, classes, trained):
 
 @pytest.mark.parametrize("name", ["mas", "la"])
 @pytest.mark.parametrize("lam", [5.0, math.inf])
-def test_a_fixed_lam_is_kept(tiny_bert, classes, name, lam):
-    learner = make_learner(tiny_bert, METHODS[name](lam=lam), classes, fixed={"lam"})
+def test_a_fixed_lam_is_kept(one_layer, classes, name, lam):
+    learner = make_learner(one_layer, METHODS[name](lam=lam), classes, fixed={"lam"})
     for task in classes.tasks[:2]:
         lesson = learner.learn(task)
     assert lesson.decision.trial.choice["lam"] == lam
     assert learner.method.lam == lam
 
 
-def test_a_fixed_down_is_kept(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["la"](down=0.5, thr=0.01), classes, fixed={"down", "thr"})
+def test_a_fixed_down_is_kept(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](down=0.5, thr=0.01), classes, fixed={"down", "thr"})
     for task in classes.tasks[:2]:
         lesson = learner.learn(task)
     assert {trial.choice.get("down") for trial in lesson.trials} - {None} == {0.5}
@@ -95,11 +95,11 @@ def test_a_fixed_down_is_kept(tiny_bert, classes):
 # ---- state --------------------------------------------------------------------------------------------
 
 
-def test_state_comes_back(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+def test_state_comes_back(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
     for task in classes.tasks[:2]:
         learner.learn(task)
-    fresh = make_learner(tiny_bert, METHODS["la"](), classes)
+    fresh = make_learner(one_layer, METHODS["la"](), classes)
     fresh.load_state(*learner.state())
     assert fresh.tasks_seen == 2
     assert_same_standing(standing(learner), standing(fresh))
@@ -107,9 +107,9 @@ def test_state_comes_back(tiny_bert, classes):
     assert fresh.predict(texts) == learner.predict(texts)
 
 
-def test_state_comes_back_into_a_learner_with_a_past(tiny_bert, classes):
+def test_state_comes_back_into_a_learner_with_a_past(one_layer, classes):
     one, two, _ = classes.tasks
-    learner, other = (make_learner(tiny_bert, METHODS["seq"](), classes) for _ in range(2))
+    learner, other = (make_learner(one_layer, METHODS["seq"](), classes) for _ in range(2))
     for task in (one, two):
         learner.learn(task)
     for task in (two, one):
@@ -118,16 +118,16 @@ def test_state_comes_back_into_a_learner_with_a_past(tiny_bert, classes):
     assert other.predict(two.test.texts) == learner.predict(two.test.texts)
 
 
-def test_state_is_a_copy(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+def test_state_is_a_copy(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
     learner.learn(classes.tasks[0])
     _, meta = learner.state()
     learner.begin(classes.tasks[1])
     assert len(meta["labels"]) == len(meta["seen"]) == 2
 
 
-def test_nothing_of_a_task_lives_on_in_the_learner(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["la"](), classes)
+def test_nothing_of_a_task_lives_on_in_the_learner(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
     learner.learn(classes.tasks[0])
     assert not learner._trials
     assert not learner._examples
@@ -138,10 +138,10 @@ def test_nothing_of_a_task_lives_on_in_the_learner(tiny_bert, classes):
     assert not words & set(str(meta).replace("'", " ").split())
 
 
-def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
+def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
     found = []
     for noise in (1, 2):
-        learner = make_learner(tiny_bert, METHODS["mas"](convention="lacl"), classes)
+        learner = make_learner(one_layer, METHODS["mas"](convention="lacl"), classes)
         learner.begin(classes.tasks[0])
         learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
         torch.manual_seed(noise)  # as in a process that found this trial finished
@@ -158,10 +158,10 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(tiny_bert, classes):
         ("slda", "holdfast.method.Method.after_task"),
     ],
 )
-def test_a_lesson_that_is_broken_off_leaves_nothing(tiny_bert, classes, monkeypatch, trained, name, moment):
+def test_a_lesson_that_is_broken_off_leaves_nothing(one_layer, classes, monkeypatch, trained, name, moment):
     """Ctrl-C in the middle of a training, or when the chosen one has been adopted already."""
     first, second = classes.tasks[:2]
-    whole, learner = (make_learner(tiny_bert, METHODS[name](), classes) for _ in "12")
+    whole, learner = (make_learner(one_layer, METHODS[name](), classes) for _ in "12")
     for one in (whole, learner):
         one.learn(first)
     before, known = standing(learner), learner.classes_
@@ -205,10 +205,10 @@ def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
     assert [lesson.trials[0].path.exists() for lesson in lessons] == [False, False, True]
 
 
-def test_a_task_that_was_interrupted_can_be_learnt_again(tiny_bert, classes, monkeypatch):
+def test_a_task_that_was_interrupted_can_be_learnt_again(one_layer, classes, monkeypatch):
     import holdfast.learner as module
 
-    whole, learner = (make_learner(tiny_bert, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
+    whole, learner = (make_learner(one_layer, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
     for one in (whole, learner):
         one.learn(classes.tasks[0])
     whole.learn(classes.tasks[1])

@@ -241,8 +241,10 @@ def test_a_worker_has_its_threads_and_its_gpu_before_torch_starts(tmp_path: Path
     asked = Spec.create(method="seq", stream="home", threads=3)
     job = Job(asked.to_json(), str(tmp_path), gpu="5")
     with working(job) as (process, _):
-        content = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
-    found = dict(line.split(b"=", 1) for line in content if line)
+        content = b""
+        while not content and process.poll() is None:  # empty for a moment while the process begins
+            content = Path(f"/proc/{process.pid}/environ").read_bytes()
+    found = dict(line.split(b"=", 1) for line in content.split(b"\0") if line)
     names = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"CUDA_VISIBLE_DEVICES")
     assert [found[name] for name in names] == [b"3", b"3", b"5"]
 

@@ -27,14 +27,14 @@ def assert_same_state(left: Learner, right: Learner) -> None:
         assert_same_bits(left.method.state_dict()[group], right.method.state_dict()[group])
 
 
-def test_the_gradients_are_those_of_the_tasks_start(tiny_bert, classes):
+def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
     """Not of its end, and without the dropout that the training has."""
     one, two, _ = classes.tasks
     settings = small(batch_size=7)  # of 24 sentences: the last batch is shorter
-    learner = shaken(adabop_learner(tiny_bert, classes, settings, fixed=HELD, lr=1e-2))
+    learner = shaken(adabop_learner(one_layer, classes, settings, fixed=HELD, lr=1e-2))
     for k, task in enumerate((one, two)):
         # A twin goes as far as the start of the task.
-        twin = shaken(adabop_learner(tiny_bert, classes, settings, fixed=HELD, lr=1e-2))
+        twin = shaken(adabop_learner(one_layer, classes, settings, fixed=HELD, lr=1e-2))
         for earlier in classes.tasks[:k]:
             twin.learn(earlier)
         twin.begin(task)
@@ -48,14 +48,14 @@ def test_the_gradients_are_those_of_the_tasks_start(tiny_bert, classes):
     assert distance(weights_of(learner), weights_of(twin)) > 1e-3, "start and end are not the same"
 
 
-def test_a_rerun_finds_the_same_state(tiny_bert, classes, tmp_path, monkeypatch):
+def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch):
     """From trial files alone: nothing is trained again, yet gradients and moments are there."""
     import holdfast.learner as module
 
     settings = small(rates=(1e-2, 3e-3), epochs=1)
     learners, lessons = [], []
     for attempt in range(2):
-        learner = make_learner(tiny_bert, AdaBOP(), classes, settings, workspace=tmp_path)
+        learner = make_learner(one_layer, AdaBOP(), classes, settings, workspace=tmp_path)
         if attempt:
             monkeypatch.setattr(module, "fit", None)
         lessons.append([learner.learn(task) for task in classes.tasks[:2]])
@@ -77,11 +77,11 @@ def uneven(stream: Stream) -> list[Task]:
 
 
 @pytest.mark.parametrize("stream", ["classes", "domains"])
-def test_moments_are_pooled_by_tokens(tiny_bert, stream, request):
+def test_moments_are_pooled_by_tokens(one_layer, stream, request):
     """While the model stands still they are the moments of all sentences at once."""
     stream = request.getfixturevalue(stream)
     tasks = uneven(stream)
-    learner = shaken(adabop_learner(tiny_bert, stream, small(rates=(0.0,), epochs=1), fixed=HELD, lr=0.0))
+    learner = shaken(adabop_learner(one_layer, stream, small(rates=(0.0,), epochs=1), fixed=HELD, lr=0.0))
     for task in tasks:
         learner.learn(task)
     texts = [(text, "") for task in tasks for text in task.train.texts]
@@ -97,8 +97,8 @@ def test_moments_are_pooled_by_tokens(tiny_bert, stream, request):
         assert np.abs(method.moments[place].numpy() - moment).max() < 1e-5 * np.abs(moment).max(), place
 
 
-def test_moments_are_taken_of_the_finished_model(tiny_bert, classes):
-    learner = shaken(adabop_learner(tiny_bert, classes, fixed=HELD, lr=1e-2))
+def test_moments_are_taken_of_the_finished_model(one_layer, classes):
+    learner = shaken(adabop_learner(one_layer, classes, fixed=HELD, lr=1e-2))
     task = classes.tasks[0]
     examples = learner.model.encode(task.train)
     sentences = [examples.collate([i]) for i in range(len(examples))]
@@ -111,8 +111,8 @@ def test_moments_are_taken_of_the_finished_model(tiny_bert, classes):
     assert np.abs(before[place] - after[place]).max() > 1e-3
 
 
-def test_the_state_grows_with_rows_only_where_it_must(tiny_bert, classes):
-    learner = adabop_learner(tiny_bert, classes, small(epochs=1), fixed=HELD, lr=1e-2)
+def test_the_state_grows_with_rows_only_where_it_must(one_layer, classes):
+    learner = adabop_learner(one_layer, classes, small(epochs=1), fixed=HELD, lr=1e-2)
     sizes = []
     for k, task in enumerate(classes):
         learner.learn(task)
@@ -127,8 +127,8 @@ def test_the_state_grows_with_rows_only_where_it_must(tiny_bert, classes):
     assert set(sizes[0].values()) == {(33, 33), (65, 65)}
 
 
-def test_old_gradients_of_new_rows_are_zero(tiny_bert, classes):
-    learner = adabop_learner(tiny_bert, classes, small(epochs=1), fixed=HELD, lr=1e-2)
+def test_old_gradients_of_new_rows_are_zero(one_layer, classes):
+    learner = adabop_learner(one_layer, classes, small(epochs=1), fixed=HELD, lr=1e-2)
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
     assert (learner.method.gradients["head.linear.weight"][2:] == 0).all()
@@ -161,24 +161,24 @@ def on_old_inputs(learner: Learner, start: Params, end: Params) -> list[float]:
     return [float(row @ learner.method.moments["head.linear"].numpy() @ row) for row in step]
 
 
-def test_rows_of_new_labels_are_free(tiny_bert, classes):
-    learner, start, trial = second_task(tiny_bert, classes, **STRICT)
+def test_rows_of_new_labels_are_free(one_layer, classes):
+    learner, start, trial = second_task(one_layer, classes, **STRICT)
     assert learner.method.free == {"head.linear": [2, 3]}
     changes = on_old_inputs(learner, start, trial.params)
     assert min(changes[2:]) > 1e4 * max(changes[:2])
     assert (trial.params["head.linear.weight"] != start["head.linear.weight"]).all(), "held rows move too"
 
 
-def test_no_row_is_free_where_labels_are_shared(tiny_bert, domains):
-    learner, start, trial = second_task(tiny_bert, domains, **STRICT)
+def test_no_row_is_free_where_labels_are_shared(one_layer, domains):
+    learner, start, trial = second_task(one_layer, domains, **STRICT)
     assert learner.method.free == {"head.linear": []}
     assert learner.past_rows == [0, 1]
     assert max(on_old_inputs(learner, start, trial.params)) < 1e-6
     assert distance(trial.params, start) > 1e-3
 
 
-def test_unseen_rows_of_a_preallocated_head_are_free(tiny_bert, classes):
-    learner = adabop_learner(tiny_bert, classes, small(head="preallocated", epochs=1), fixed=HELD, lr=1e-2)
+def test_unseen_rows_of_a_preallocated_head_are_free(one_layer, classes):
+    learner = adabop_learner(one_layer, classes, small(head="preallocated", epochs=1), fixed=HELD, lr=1e-2)
     for task, free in zip(classes, ([0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [4, 5]), strict=True):
         learner.learn(task)
         rows = [classes.labels.index(label) for label in learner.model.head.labels]
@@ -230,28 +230,28 @@ def choices(path: str, stream: Stream, settings: Any, *, fixed: Any = (), **valu
     return [[trial.choice for trial in learner.learn(task).trials] for task in stream.tasks[:2]]
 
 
-def test_the_grid_after_the_rates(tiny_bert, classes):
-    first, second = choices(tiny_bert, classes, small(rates=(1e-2, 1e-3), epochs=1))
+def test_the_grid_after_the_rates(one_layer, classes):
+    first, second = choices(one_layer, classes, small(rates=(1e-2, 1e-3), epochs=1))
     assert first == [{"lr": 1e-2}, {"lr": 1e-3}], "there is nothing to hold on to yet"
     assert second[:2] == [{"lr": lr} | PAPER[0] for lr in (1e-2, 1e-3)]
     best = second[2]["lr"]
     assert second[2:] == [{"lr": best} | point for point in PAPER[1:]]
 
 
-def test_the_grid_for_every_rate(tiny_bert, classes):
-    first, second = choices(tiny_bert, classes, small(rates=(1e-2, 1e-3), epochs=1, grids="product"))
+def test_the_grid_for_every_rate(one_layer, classes):
+    first, second = choices(one_layer, classes, small(rates=(1e-2, 1e-3), epochs=1, grids="product"))
     assert len(first) == 2
     assert len(second) == 12
     assert all({"lr": lr} | point in second for lr in (1e-2, 1e-3) for point in PAPER)
 
 
-def test_with_a_fraction_only_the_rate_is_searched(tiny_bert, classes):
+def test_with_a_fraction_only_the_rate_is_searched(one_layer, classes):
     settings = small(rates=(1e-2, 1e-3), epochs=1, grids="product")
-    assert choices(tiny_bert, classes, settings, selection="fraction") == [[{"lr": 1e-2}, {"lr": 1e-3}]] * 2
+    assert choices(one_layer, classes, settings, selection="fraction") == [[{"lr": 1e-2}, {"lr": 1e-3}]] * 2
 
 
-def test_a_fixed_strength_is_honoured(tiny_bert, classes):
-    learner = adabop_learner(tiny_bert, classes, small(epochs=1), fixed={"lam_s"}, lam_s=0.7)
+def test_a_fixed_strength_is_honoured(one_layer, classes):
+    learner = adabop_learner(one_layer, classes, small(epochs=1), fixed={"lam_s"}, lam_s=0.7)
     learner.learn(classes.tasks[0])
     tried: list[tuple[float, float]] = []
     original = learner.method.before_task
@@ -268,15 +268,15 @@ def test_a_fixed_strength_is_honoured(tiny_bert, classes):
     assert learner.method.lam_s == 0.7
 
 
-def test_fixed_strengths_leave_the_threshold(tiny_bert, classes):
-    _, second = choices(tiny_bert, classes, small(epochs=1), fixed={"lam_s", "lam_l"})
+def test_fixed_strengths_leave_the_threshold(one_layer, classes):
+    _, second = choices(one_layer, classes, small(epochs=1), fixed={"lam_s", "lam_l"})
     assert second == [{"lr": 1e-2, "eps": eps} for eps in (0.002, 0.004)]
-    _, second = choices(tiny_bert, classes, small(epochs=1), fixed={"lam_s", "lam_l", "eps"})
+    _, second = choices(one_layer, classes, small(epochs=1), fixed={"lam_s", "lam_l", "eps"})
     assert second == [{"lr": 1e-2}]
 
 
-def test_the_best_point_is_adopted(tiny_bert, classes):
-    learner = adabop_learner(tiny_bert, classes, small(epochs=2))
+def test_the_best_point_is_adopted(one_layer, classes):
+    learner = adabop_learner(one_layer, classes, small(epochs=2))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     best = max(trial.score for trial in lesson.trials)
@@ -285,14 +285,14 @@ def test_the_best_point_is_adopted(tiny_bert, classes):
     assert {name: getattr(learner.method, name) for name in chosen.choice} == chosen.choice
 
 
-def test_the_gradients_are_measured_once_for_all_trials(tiny_bert, classes, monkeypatch):
+def test_the_gradients_are_measured_once_for_all_trials(one_layer, classes, monkeypatch):
     from holdfast import importance
 
     calls = []
     original = importance.mean_gradients
     monkeypatch.setattr(importance, "mean_gradients", lambda *a, **k: calls.append(1) or original(*a, **k))
     settings = small(rates=(1e-2, 1e-3), epochs=1, grids="product")
-    learner = adabop_learner(tiny_bert, classes, settings)
+    learner = adabop_learner(one_layer, classes, settings)
     for k, task in enumerate(classes.tasks[:2]):
         learner.learn(task)
         assert len(calls) == k + 1

@@ -41,10 +41,10 @@ def trainings(monkeypatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["mas+slda", "la+slda", "auto"])
-def test_features_that_are_good_enough_are_left_alone(tiny_bert, trainings, name):
+def test_features_that_are_good_enough_are_left_alone(one_layer, trainings, name):
     """Class-incrementally: not one training, and the predictions of slda to the bit."""
     stream = class_stream()
-    learner, plain = (make_learner(tiny_bert, METHODS[one](), stream, small()) for one in (name, "slda"))
+    learner, plain = (make_learner(one_layer, METHODS[one](), stream, small()) for one in (name, "slda"))
     for task in stream:
         decision = learner.learn(task).decision
         plain.learn(task)
@@ -55,17 +55,17 @@ def test_features_that_are_good_enough_are_left_alone(tiny_bert, trainings, name
 
 
 @pytest.mark.parametrize("name", ["first+slda", "mas+slda", "la+slda", "auto"])
-def test_one_label_or_no_validation_data_is_nothing_to_train_on(tiny_bert, trainings, name):
-    learner = state.create(tiny_bert, name, settings=small())
+def test_one_label_or_no_validation_data_is_nothing_to_train_on(one_layer, trainings, name):
+    learner = state.create(one_layer, name, settings=small())
     learner.learn(["music0 music1"] * 5, ["only"] * 5)
     learner.learn(["light0 light1", "mail0 mail1"], ["a", "b"])
     assert trainings == []
     assert learner.classes_ == ["only", "a", "b"]
 
 
-def test_first_slda_trains_on_the_first_task_alone(tiny_bert, trainings):
+def test_first_slda_trains_on_the_first_task_alone(one_layer, trainings):
     stream = class_stream()
-    learner = make_learner(tiny_bert, METHODS["first+slda"](), stream, small(rates=(1e-3, 1e-2)))
+    learner = make_learner(one_layer, METHODS["first+slda"](), stream, small(rates=(1e-3, 1e-2)))
     learner.learn(stream.tasks[0])
     assert [run["lr"] for run in trainings] == [1e-3, 1e-2]
     weights = P.snapshot(learner.model)
@@ -89,9 +89,9 @@ def moved(tiny: str, name: str = "mas+slda", **values: Any) -> Any:
     return SimpleNamespace(learner=learner, stream=stream, before=before, old=old, lesson=lesson)
 
 
-def test_the_past_is_carried_along_and_the_task_added(tiny_bert):
+def test_the_past_is_carried_along_and_the_task_added(one_layer):
     """Against the same steps taken by hand from what was there before."""
-    run = moved(tiny_bert)
+    run = moved(one_layer)
     task, learner = run.stream.tasks[1], run.learner
     new = learner.model.embed(task.train.texts)
     assert not torch.equal(new, run.old["train"])
@@ -107,7 +107,7 @@ def test_the_past_is_carried_along_and_the_task_added(tiny_bert):
     assert run.lesson.decision.trial.fit["drift"] == pytest.approx(drift, rel=1e-5)
 
 
-def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(tiny_bert, monkeypatch):
+def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(one_layer, monkeypatch):
     seen: list[Any] = []
     original = learning.fit
 
@@ -117,7 +117,7 @@ def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(tiny_ber
 
     monkeypatch.setattr(learning, "fit", watched)
     stream = lopsided(class_stream())
-    learner = make_learner(tiny_bert, METHODS["mas+slda"](lam=1.0), stream, small(), fixed={"lam"})
+    learner = make_learner(one_layer, METHODS["mas+slda"](lam=1.0), stream, small(), fixed={"lam"})
     for task in stream.tasks[:2]:
         learner.learn(task)
     labels, trained, objective = seen[-1]
@@ -140,9 +140,9 @@ def test_a_half_precision_trunk_moves_too(one_layer):
     assert learner.score(stream.tasks[0].test) > 0.5
 
 
-def test_an_infinite_strength_trains_nothing(tiny_bert, trainings):
+def test_an_infinite_strength_trains_nothing(one_layer, trainings):
     stream = domain_stream()
-    learner = make_learner(tiny_bert, METHODS["la+slda"](), stream, small())
+    learner = make_learner(one_layer, METHODS["la+slda"](), stream, small())
     learner.begin(stream.tasks[0])
     weights = P.snapshot(learner.model)
     trial = learner.trial(stream.tasks[0], {"lr": 0.01, "lam": math.inf})
@@ -151,9 +151,9 @@ def test_an_infinite_strength_trains_nothing(tiny_bert, trainings):
     assert_same_bits(trial.params, weights)
 
 
-def test_a_strong_proximal_pull_is_a_still_trunk(tiny_bert):
+def test_a_strong_proximal_pull_is_a_still_trunk(one_layer):
     """Where the search starts nothing moves, so that λ = ∞ can stand for it."""
-    run = moved(tiny_bert)
+    run = moved(one_layer)
     learner, task = run.learner, run.stream.tasks[2]
     learner.begin(task)
     gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
@@ -168,10 +168,10 @@ def test_a_strong_proximal_pull_is_a_still_trunk(tiny_bert):
 # ---- importance without a head ------------------------------------------------------------------------
 
 
-def test_importance_is_of_the_features(tiny_bert):
+def test_importance_is_of_the_features(one_layer):
     """Mean over samples of |∂‖z‖²/∂θ|, one sample at a time."""
     stream = domain_stream()
-    learner = make_learner(tiny_bert, METHODS["mas+slda"](), stream, small())
+    learner = make_learner(one_layer, METHODS["mas+slda"](), stream, small())
     learner.begin(stream.tasks[0])
     learner.model.adapted = True
     data, model = learner.train, learner.model
@@ -191,9 +191,9 @@ def test_importance_is_of_the_features(tiny_bert):
     assert not [name for name in found if name.startswith("head")]
 
 
-def test_adapters_that_have_not_acted_are_measured_too(tiny_bert):
+def test_adapters_that_have_not_acted_are_measured_too(one_layer):
     stream = class_stream()
-    learner = make_learner(tiny_bert, METHODS["la+slda"](), stream, small())
+    learner = make_learner(one_layer, METHODS["la+slda"](), stream, small())
     learner.learn(stream.tasks[0])
     assert not learner.model.adapted
     adapters = [value for name, value in learner.method.alpha.items() if ".adapter." in name]
@@ -269,8 +269,8 @@ def test_auto_says_why_it_stays(tiny_bert, trainings):
     assert trainings == []
 
 
-def test_auto_moves_where_a_look_ahead_is_clearly_better(tiny_bert, trainings, monkeypatch):
-    learner, stream = auto(tiny_bert, seconds=0.0, thr=1.0)
+def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, monkeypatch):
+    learner, stream = auto(one_layer, seconds=0.0, thr=1.0)
     learner.method.seconds = 600.0
     monkeypatch.setattr(learner.features, "cross_validated", lambda task: (0.3, 0.01))
     assert not learner.method.alpha, "nothing was measured while it stayed"
@@ -285,9 +285,9 @@ def test_auto_moves_where_a_look_ahead_is_clearly_better(tiny_bert, trainings, m
         assert learner.method.tasks_pooled == 2
 
 
-def test_auto_does_not_blame_the_budget_for_what_validation_says(tiny_bert, monkeypatch):
+def test_auto_does_not_blame_the_budget_for_what_validation_says(one_layer, monkeypatch):
     """Cross-validation asked for a move, but the search of the penalty ends with a trunk that stays."""
-    learner, stream = auto(tiny_bert, seconds=600.0, thr=1.0)
+    learner, stream = auto(one_layer, seconds=600.0, thr=1.0)
     task = stream.tasks[1]
 
     def stays(learner, task):

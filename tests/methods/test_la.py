@@ -136,9 +136,9 @@ def test_above_the_cutoff_is_held_faster_and_below_is_let_go(alphas):
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
-    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
-    la = make_learner(tiny_bert, METHODS["la"](penalty=penalty), classes, fixed={"lam"})
+def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes, penalty):
+    seq = make_learner(one_layer, METHODS["seq"](), classes)
+    la = make_learner(one_layer, METHODS["la"](penalty=penalty), classes, fixed={"lam"})
     for task in classes.tasks[:2]:
         seq.learn(task)
         lesson = la.learn(task)
@@ -147,18 +147,18 @@ def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
     assert_same_bits(weights_of(seq), weights_of(la))
 
 
-def test_without_down_it_is_mas(tiny_bert, classes):
+def test_without_down_it_is_mas(one_layer, classes):
     found = []
     for name in ("mas", "la"):
-        learner = make_learner(tiny_bert, METHODS[name](), classes)
+        learner = make_learner(one_layer, METHODS[name](), classes)
         learner.learn(classes.tasks[0])
         learner.begin(classes.tasks[1])
         found.append(learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": 50.0}).params)
     assert_same_bits(*found)
 
 
-def test_the_proximal_form_runs(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LA(penalty="proximal", thr=0.01), classes)
+def test_the_proximal_form_runs(one_layer, classes):
+    learner = make_learner(one_layer, LA(penalty="proximal", thr=0.01), classes)
     for task in classes.tasks[:2]:
         lesson = learner.learn(task)
     assert lesson.decision.trial.choice["down"] is not None
@@ -169,8 +169,8 @@ def test_the_proximal_form_runs(tiny_bert, classes):
 # ---- what it pools ------------------------------------------------------------------------------------
 
 
-def test_true_alphas_are_pooled_never_modified_ones(tiny_bert, domains):
-    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+def test_true_alphas_are_pooled_never_modified_ones(one_layer, domains):
+    learner = make_learner(one_layer, LA(thr=0.01), domains)
     consolidated: list[P.Params] = []
     original = learner.method.measure
     inside = {"after": False}
@@ -199,8 +199,8 @@ def test_true_alphas_are_pooled_never_modified_ones(tiny_bert, domains):
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
 
-def test_state_and_weights_share_no_memory(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LA(thr=0.01), classes)
+def test_state_and_weights_share_no_memory(one_layer, classes):
+    learner = make_learner(one_layer, LA(thr=0.01), classes)
     for task in classes.tasks[:2]:
         learner.learn(task)
     method = learner.method
@@ -216,9 +216,9 @@ def test_state_and_weights_share_no_memory(tiny_bert, classes):
 # ---- the search ---------------------------------------------------------------------------------------
 
 
-def test_algorithm_1(tiny_bert, classes):
+def test_algorithm_1(one_layer, classes):
     """Rates, lambda with the plain importance, then down and up, all at the chosen lambda."""
-    learner = make_learner(tiny_bert, LA(thr=0.01), classes, small(rates=(1e-2, 1e-3)))
+    learner = make_learner(one_layer, LA(thr=0.01), classes, small(rates=(1e-2, 1e-3)))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     choices = [trial.choice for trial in lesson.trials]
@@ -247,9 +247,9 @@ def test_algorithm_1(tiny_bert, classes):
     assert notes["plain"] == next(t.score for t in lesson.trials if t.choice.get("lam") == lam).real
 
 
-def test_when_saturated_only_down_is_searched(tiny_bert, classes):
+def test_when_saturated_only_down_is_searched(one_layer, classes):
     """lambda = lambda_max leaves lambda_up no room above 1/tau."""
-    learner = make_learner(tiny_bert, LA(thr=0.01), classes)
+    learner = make_learner(one_layer, LA(thr=0.01), classes)
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     assert "saturated" in lesson.decision.notes["flags"]
@@ -257,8 +257,8 @@ def test_when_saturated_only_down_is_searched(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("down", [0.0, 0.25])
-def test_fixed_down_and_up_make_one_main_training(tiny_bert, classes, down):
-    learner = make_learner(tiny_bert, LA(down=down, up=0.5, thr=0.01), classes, fixed={"down", "up", "thr"})
+def test_fixed_down_and_up_make_one_main_training(one_layer, classes, down):
+    learner = make_learner(one_layer, LA(down=down, up=0.5, thr=0.01), classes, fixed={"down", "up", "thr"})
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     main = [trial.choice for trial in lesson.trials if trial.choice.get("down") is not None]
@@ -284,16 +284,16 @@ def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -
     return [kind for kind, trial in zip(seen, lesson.trials, strict=True) if trial.choice.get("down") is None]
 
 
-def test_lambda_is_searched_with_the_plain_importance_at_task_2(tiny_bert, domains, monkeypatch):
-    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+def test_lambda_is_searched_with_the_plain_importance_at_task_2(one_layer, domains, monkeypatch):
+    learner = make_learner(one_layer, LA(thr=0.01), domains)
     learner.learn(domains.tasks[0])
     found = plain_trials(monkeypatch, learner, domains.tasks[1])
     assert any(lam > 0 for lam, _ in found)
     assert not any(modulated for lam, modulated in found if lam > 0)
 
 
-def test_lambda_is_searched_with_the_plain_importance_at_task_3(tiny_bert, domains, monkeypatch):
-    learner = make_learner(tiny_bert, LA(thr=0.01), domains)
+def test_lambda_is_searched_with_the_plain_importance_at_task_3(one_layer, domains, monkeypatch):
+    learner = make_learner(one_layer, LA(thr=0.01), domains)
     for task in domains.tasks[:2]:
         learner.learn(task)
     found = plain_trials(monkeypatch, learner, domains.tasks[2])
@@ -301,16 +301,16 @@ def test_lambda_is_searched_with_the_plain_importance_at_task_3(tiny_bert, domai
     assert not any(modulated for lam, modulated in found if lam > 0)
 
 
-def test_lambda_is_searched_with_the_plain_importance_when_down_is_fixed(tiny_bert, domains, monkeypatch):
-    learner = make_learner(tiny_bert, LA(down=0.5, up=0.5, thr=0.01), domains, fixed={"down", "up", "thr"})
+def test_lambda_is_searched_with_the_plain_importance_when_down_is_fixed(one_layer, domains, monkeypatch):
+    learner = make_learner(one_layer, LA(down=0.5, up=0.5, thr=0.01), domains, fixed={"down", "up", "thr"})
     learner.learn(domains.tasks[0])
     found = plain_trials(monkeypatch, learner, domains.tasks[1])
     assert any(lam > 0 for lam, _ in found)
     assert not any(modulated for lam, modulated in found if lam > 0)
 
 
-def test_paper_path_respects_the_budget(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LA(thr=0.01, budget=3), classes, small(loosening="paper", epochs=1))
+def test_paper_path_respects_the_budget(one_layer, classes):
+    learner = make_learner(one_layer, LA(thr=0.01, budget=3), classes, small(loosening="paper", epochs=1))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     main = [trial.choice["down"] for trial in lesson.trials if trial.choice.get("down") is not None]
@@ -318,8 +318,8 @@ def test_paper_path_respects_the_budget(tiny_bert, classes):
     assert main == pytest.approx([1.0, 0.9, 0.81][: len(main)])
 
 
-def test_infinite_lambda_needs_no_look_ahead(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LA(), classes)
+def test_infinite_lambda_needs_no_look_ahead(one_layer, classes):
+    learner = make_learner(one_layer, LA(), classes)
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
     trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf, "down": 0.5, "up": 1.0})

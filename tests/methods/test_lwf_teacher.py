@@ -28,9 +28,9 @@ def sentence(batch: Batch, i: int) -> tuple[int, ...]:
     return tuple(batch.input_ids[i][batch.attention_mask[i].bool()].tolist())
 
 
-def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(tiny_bert, classes):
+def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(one_layer, classes):
     method = LwF(temperature=2.0, outputs="all")
-    learner = second_task(tiny_bert, method, classes, small(patience=9))
+    learner = second_task(one_layer, method, classes, small(patience=9))
     task = classes.tasks[1]
     started = dict(zip(task.train.texts, learner.model.logits(task.train.texts), strict=True))
     tokens = dict(zip(map(tuple, learner.model.tokenize(task.train.texts)), task.train.texts, strict=True))
@@ -67,10 +67,10 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(ti
     assert max(float((z - started[tokens[key]]).abs().max()) for key, z in first) > 1e-2
 
 
-def test_the_first_task_has_no_teacher(tiny_bert, classes):
+def test_the_first_task_has_no_teacher(one_layer, classes):
     ends = []
     for name, choice in (("seq", {}), ("lwf", {"lam": 5.0})):
-        learner = make_learner(tiny_bert, METHODS[name](), classes)
+        learner = make_learner(one_layer, METHODS[name](), classes)
         learner.begin(classes.tasks[0])
         trial = learner.trial(classes.tasks[0], {"lr": 1e-2, **choice})
         ends.append(trial.params)
@@ -79,24 +79,24 @@ def test_the_first_task_has_no_teacher(tiny_bert, classes):
     assert_same_bits(*ends)
 
 
-def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes):
-    seq = make_learner(tiny_bert, METHODS["seq"](), classes, small(epochs=2))
-    lwf = make_learner(tiny_bert, METHODS["lwf"](), classes, small(epochs=2), fixed={"lam"})
+def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes):
+    seq = make_learner(one_layer, METHODS["seq"](), classes, small(epochs=2))
+    lwf = make_learner(one_layer, METHODS["lwf"](), classes, small(epochs=2), fixed={"lam"})
     for task in classes.tasks[:2]:
         seq.learn(task)
         lesson = lwf.learn(task)
     assert len(lesson.trials) == 1
     assert lwf.past_rows == [0, 1]
     assert_same_bits(weights_of(seq), weights_of(lwf))
-    held = make_learner(tiny_bert, METHODS["lwf"](lam=5.0), classes, small(epochs=2), fixed={"lam"})
+    held = make_learner(one_layer, METHODS["lwf"](lam=5.0), classes, small(epochs=2), fixed={"lam"})
     for task in classes.tasks[:2]:
         held.learn(task)
     other, mine = weights_of(held), weights_of(lwf)
     assert any(not torch.equal(mine[name], other[name]) for name in mine), "another λ is not"
 
 
-def test_the_teacher_of_the_third_task_is_the_model_after_the_second(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LwF(lam=2.0), classes, small(epochs=1), fixed={"lam"})
+def test_the_teacher_of_the_third_task_is_the_model_after_the_second(one_layer, classes):
+    learner = make_learner(one_layer, LwF(lam=2.0), classes, small(epochs=1), fixed={"lam"})
     for task in classes.tasks[:2]:
         learner.learn(task)
     before = P.snapshot(learner.model)
@@ -108,8 +108,8 @@ def test_the_teacher_of_the_third_task_is_the_model_after_the_second(tiny_bert, 
     assert distance(P.snapshot(learner.model), teacher.params) > 0
 
 
-def test_nothing_is_stored(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LwF(lam=2.0), classes, small(epochs=1), fixed={"lam"})
+def test_nothing_is_stored(one_layer, classes):
+    learner = make_learner(one_layer, LwF(lam=2.0), classes, small(epochs=1), fixed={"lam"})
     for task in classes.tasks[:2]:
         learner.learn(task)
     assert learner.method.state_dict() == {}
@@ -118,8 +118,8 @@ def test_nothing_is_stored(tiny_bert, classes):
     assert meta["numbers"] == {}
 
 
-def test_the_teacher_costs_one_forward_a_batch(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LwF(lam=2.0), classes, small(batch_size=5, patience=9), fixed={"lam"})
+def test_the_teacher_costs_one_forward_a_batch(one_layer, classes):
+    learner = make_learner(one_layer, LwF(lam=2.0), classes, small(batch_size=5, patience=9), fixed={"lam"})
     first = learner.learn(classes.tasks[0])
     assert "teacher" not in first.chosen_passes
     lesson = learner.learn(classes.tasks[1])
@@ -193,8 +193,8 @@ def test_the_first_task_and_a_fixed_lambda_are_not_searched():
     assert decision.trial is made[-1], "whatever it scores"
 
 
-def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LwF(), classes, small(epochs=1, engine="linear", lam_trials=None))
+def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(one_layer, classes):
+    learner = make_learner(one_layer, LwF(), classes, small(epochs=1, engine="linear", lam_trials=None))
     strongest = [math.inf]  # what the current task bears
     learner.score = lambda split: 0.8 if learner.method.lam <= strongest[0] else 0.4
     found = []

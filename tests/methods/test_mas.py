@@ -107,9 +107,9 @@ def test_the_penalty_is_half_lambda(tiny_bert_dry, domains):
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
-    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
-    mas = make_learner(tiny_bert, METHODS["mas"](penalty=penalty), classes, fixed={"lam"})
+def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes, penalty):
+    seq = make_learner(one_layer, METHODS["seq"](), classes)
+    mas = make_learner(one_layer, METHODS["mas"](penalty=penalty), classes, fixed={"lam"})
     for task in classes.tasks[:2]:
         seq.learn(task)
         mas.learn(task)
@@ -119,8 +119,8 @@ def test_lambda_zero_is_seq_bit_for_bit(tiny_bert, classes, penalty):
 
 @pytest.mark.parametrize("name", ["mas", "la", "frozen"])
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_lambda_infinity_holds_every_entry_the_past_needs(tiny_bert, classes, name, penalty):
-    learner = make_learner(tiny_bert, METHODS[name](penalty=penalty), classes)
+def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, name, penalty):
+    learner = make_learner(one_layer, METHODS[name](penalty=penalty), classes)
     learner.learn(classes.tasks[0])
     free = "encoder.encoder.layer.0.output.dropout.adapter.up.bias"
     learner.method.alpha[free][::2] = 0.0
@@ -208,8 +208,8 @@ def test_a_proximal_step_keeps_double_precision():
 # ---- importance ---------------------------------------------------------------------------------------
 
 
-def test_importance_is_the_running_mean(tiny_bert, domains):
-    learner = make_learner(tiny_bert, METHODS["mas"](), domains)
+def test_importance_is_the_running_mean(one_layer, domains):
+    learner = make_learner(one_layer, METHODS["mas"](), domains)
     measured: list[P.Params] = []
     original = learner.method.measure
 
@@ -226,8 +226,8 @@ def test_importance_is_the_running_mean(tiny_bert, domains):
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
 
-def test_importance_by_maximum(tiny_bert, domains):
-    learner = make_learner(tiny_bert, METHODS["mas"](pooling="max"), domains)
+def test_importance_by_maximum(one_layer, domains):
+    learner = make_learner(one_layer, METHODS["mas"](pooling="max"), domains)
     measured: list[P.Params] = []
     original = learner.method.measure
     learner.method.measure = lambda own: measured.append(original(own)) or measured[-1]
@@ -241,11 +241,11 @@ def test_importance_by_maximum(tiny_bert, domains):
 
 
 @pytest.fixture
-def second(tiny_bert, classes):
+def second(one_layer, classes):
     """Learn the second class-incremental task with these settings."""
 
     def learn(settings: Any, seed: int = 0, **values: Any):
-        learner = make_learner(tiny_bert, METHODS["mas"](**values), classes, settings, seed=seed)
+        learner = make_learner(one_layer, METHODS["mas"](**values), classes, settings, seed=seed)
         learner.learn(classes.tasks[0])
         return learner, learner.learn(classes.tasks[1])
 
@@ -297,8 +297,8 @@ def test_a_saturated_task_takes_lam_max(second):
 
 
 @pytest.mark.slow
-def test_lambda_is_never_raised(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
+def test_lambda_is_never_raised(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](thr=1.0), classes, small(epochs=6))
     for task in classes.tasks[:2]:
         learner.learn(task)
     previous = 1e-4
@@ -312,8 +312,8 @@ def test_lambda_is_never_raised(tiny_bert, classes):
 
 
 @pytest.mark.slow
-def test_after_lambda_zero_the_search_starts_at_lam_max(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["mas"](thr=1.0), classes, small(epochs=6))
+def test_after_lambda_zero_the_search_starts_at_lam_max(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](thr=1.0), classes, small(epochs=6))
     for task in classes.tasks[:2]:
         learner.learn(task)
     learner.method.lam = 0.0
@@ -327,8 +327,8 @@ def test_a_threshold_of_zero_is_a_threshold(second):
     assert "saturated" in lesson.decision.notes["flags"], "every score reaches 0"
 
 
-def test_a_scale_of_zero_importance_does_not_divide(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["mas"](), classes)
+def test_a_scale_of_zero_importance_does_not_divide(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
     learner.learn(classes.tasks[0])
     for value in learner.method.alpha.values():
         value.zero_()
@@ -340,12 +340,12 @@ def finite(values: dict[str, Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in values.values())
 
 
-def test_class_imbalance_of_a_hundred_to_one(tiny_bert, domains):
+def test_class_imbalance_of_a_hundred_to_one(one_layer, domains):
     from dataclasses import replace
 
     from holdfast.data.tasks import Split
 
-    learner = make_learner(tiny_bert, METHODS["mas"](), domains, small(epochs=1, batch_size=32))
+    learner = make_learner(one_layer, METHODS["mas"](), domains, small(epochs=1, batch_size=32))
     for task in domains.tasks[:2]:
         pairs = list(zip(task.train.texts, task.train.labels, strict=True))
         glad = [pair for pair in pairs if pair[1] == "glad"]

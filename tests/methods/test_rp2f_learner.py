@@ -49,9 +49,9 @@ def spied(learner: Learner) -> list[tuple[P.Params, P.Params]]:
 
 @pytest.mark.parametrize("continues", [True, False])
 @pytest.mark.parametrize("stream_name", ["classes", "domains"])
-def test_where_the_learner_starts(tiny_bert, stream_name, continues, request):
+def test_where_the_learner_starts(one_layer, stream_name, continues, request):
     stream = request.getfixturevalue(stream_name)
-    learner = second_task(tiny_bert, stream, small(epochs=1), continues=continues)
+    learner = second_task(one_layer, stream, small(epochs=1), continues=continues)
     start, free = P.snapshot(learner.model), learner.method.state_dict()["free"]
     assert distance(start, free) > 1e-2
     seen = spied(learner)
@@ -63,8 +63,8 @@ def test_where_the_learner_starts(tiny_bert, stream_name, continues, request):
 
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
-def test_a_look_at_the_deployed_weights_changes_nothing(tiny_bert, classes, kind):
-    learner = second_task(tiny_bert, classes, importance=kind)
+def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind):
+    learner = second_task(one_layer, classes, importance=kind)
     method, task = learner.method, classes.tasks[1]
     method.before_task(learner, task)
     learner.model.train()
@@ -84,11 +84,11 @@ def test_a_look_at_the_deployed_weights_changes_nothing(tiny_bert, classes, kind
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
 @pytest.mark.parametrize("continues", [True, False])
-def test_training_does_not_depend_on_fusion(tiny_bert, classes, kind, continues):
+def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues):
     """Without the robustness term it is SEQ from the learner's weights, epoch by epoch, dropout included."""
-    learner = second_task(tiny_bert, classes, importance=kind, continues=continues)
+    learner = second_task(one_layer, classes, importance=kind, continues=continues)
     origin = learner.method.free if continues else learner.start
-    seq = make_learner(tiny_bert, METHODS["seq"](), classes, learner.settings)
+    seq = make_learner(one_layer, METHODS["seq"](), classes, learner.settings)
     seq.begin(classes.tasks[0])
     seq._begin_anew()
     P.restore(seq.model, {name: value[:2] if "head." in name else value for name, value in origin.items()})
@@ -103,14 +103,14 @@ def test_training_does_not_depend_on_fusion(tiny_bert, classes, kind, continues)
         assert epoch == 0 or distance(deployed, mine) > 1e-3, "fusion must show"
 
 
-def test_the_first_task_without_robustness_is_seq(tiny_bert, classes):
-    seq = make_learner(tiny_bert, METHODS["seq"](), classes)
-    own = make_learner(tiny_bert, METHODS["rp2f"](lam=0.0), classes, fixed={"lam"})
+def test_the_first_task_without_robustness_is_seq(one_layer, classes):
+    seq = make_learner(one_layer, METHODS["seq"](), classes)
+    own = make_learner(one_layer, METHODS["rp2f"](lam=0.0), classes, fixed={"lam"})
     for learner in (seq, own):
         learner.learn(classes.tasks[0])
     assert_same_bits(weights_of(seq), weights_of(own))
     assert_same_bits(own.method.free, P.snapshot(own.model))
-    robust = make_learner(tiny_bert, METHODS["rp2f"](lam=1e-3), classes, fixed={"lam"})
+    robust = make_learner(one_layer, METHODS["rp2f"](lam=1e-3), classes, fixed={"lam"})
     robust.learn(classes.tasks[0])
     assert distance(weights_of(robust), weights_of(own)) > 1e-3
 
@@ -130,8 +130,8 @@ def test_the_robustness_term_is_of_the_sentence_vectors(tiny_bert_dry, classes):
     assert set(method.losses(learner.model, batch)) == {"task"}
 
 
-def test_new_head_rows_are_the_learners(tiny_bert, classes):
-    learner = second_task(tiny_bert, classes)
+def test_new_head_rows_are_the_learners(one_layer, classes):
+    learner = second_task(one_layer, classes)
     method = learner.method
     assert torch.equal(method.precision[HEAD][2:], torch.zeros(2, 32))
     assert torch.equal(method.free[HEAD][2:], learner.start[HEAD][2:]), "they begin as the head's own"
@@ -145,19 +145,19 @@ def test_new_head_rows_are_the_learners(tiny_bert, classes):
         assert (method.precision[name][2:] > 0).all(), "the next task finds them taken"
 
 
-def test_rows_nobody_has_taught_follow_the_learner(tiny_bert, classes):
+def test_rows_nobody_has_taught_follow_the_learner(one_layer, classes):
     """A preallocated head whose unseen rows are not looked at: 0 beside 0."""
-    learner = second_task(tiny_bert, classes, small(head="preallocated", epochs=2))
+    learner = second_task(one_layer, classes, small(head="preallocated", epochs=2))
     lesson = learner.learn(classes.tasks[1])
     assert lesson.decision.trial.fit["best_epoch"] > 0
     assert torch.equal(learner.method.precision[HEAD][4:], torch.zeros(2, 32))
     assert torch.equal(P.snapshot(learner.model)[HEAD][4:], learner.method.free[HEAD][4:])
 
 
-def test_precision_adds_up_over_tasks(tiny_bert, domains):
+def test_precision_adds_up_over_tasks(one_layer, domains):
     """Π_k = Σ π of the chosen epochs, measured at the learner's weights and not at the deployed ones."""
     method = METHODS["rp2f"](lr=3e-3, lam=1e-6)
-    learner = make_learner(tiny_bert, method, domains, small(epochs=2), fixed={"lr", "lam"})
+    learner = make_learner(one_layer, method, domains, small(epochs=2), fixed={"lr", "lam"})
     total: P.Params = {}
     for k, task in enumerate(domains):
         lesson = learner.learn(task)
@@ -202,9 +202,9 @@ def test_biases_and_norms_are_running_means_over_tasks(tiny_bert, domains):
     assert distance(frees[1], frees[0]) > 1e-3
 
 
-def test_passes_of_the_fisher(tiny_bert, classes):
+def test_passes_of_the_fisher(one_layer, classes):
     method = METHODS["rp2f"](lr=1e-2)
-    learner = make_learner(tiny_bert, method, classes, small(epochs=2, batch_size=7), fixed={"lr", "lam"})
+    learner = make_learner(one_layer, method, classes, small(epochs=2, batch_size=7), fixed={"lr", "lam"})
     first = learner.learn(classes.tasks[0])
     assert first.decision.trial.passes == {"train": {"forward": 8, "backward": 8}}
     assert first.chosen_passes["importance"] == {"forward": 4, "backward": 4}
@@ -242,8 +242,8 @@ def grid_learner(
     return make_learner(path, METHODS["rp2f"](**values), stream, own, fixed=fixed)
 
 
-def test_the_grid_of_all_pairs(tiny_bert, classes):
-    learner = grid_learner(tiny_bert, classes, "product")
+def test_the_grid_of_all_pairs(one_layer, classes):
+    learner = grid_learner(one_layer, classes, "product")
     pairs = {(lr, lam) for lr in (1e-2, 1e-3) for lam in LAMS}
     for task in classes.tasks[:2]:
         choices = tried(learner, task)
@@ -252,8 +252,8 @@ def test_the_grid_of_all_pairs(tiny_bert, classes):
         assert all(set(choice) == {"lr", "lam"} for choice in choices)
 
 
-def test_the_grid_after_the_rate(tiny_bert, classes):
-    learner = grid_learner(tiny_bert, classes, "after")
+def test_the_grid_after_the_rate(one_layer, classes):
+    learner = grid_learner(one_layer, classes, "after")
     lesson = learner.learn(classes.tasks[0])
     choices = [trial.choice for trial in lesson.trials]
     assert [choice["lam"] for choice in choices] == [1e-5, 1e-5, 1e-6, 1e-7]
@@ -266,8 +266,8 @@ def test_the_grid_after_the_rate(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("grids", ["product", "after"])
-def test_a_fixed_lambda_is_honoured(tiny_bert, classes, grids):
-    learner = grid_learner(tiny_bert, classes, grids, {"lam"}, lam=0.25)
+def test_a_fixed_lambda_is_honoured(one_layer, classes, grids):
+    learner = grid_learner(one_layer, classes, grids, {"lam"}, lam=0.25)
     seen: set[float] = set()
     original = learner.method.losses
 
@@ -281,18 +281,18 @@ def test_a_fixed_lambda_is_honoured(tiny_bert, classes, grids):
     assert learner.method.lam == 0.25
 
 
-def test_a_fixed_rate_leaves_three_trials(tiny_bert, classes):
-    learner = grid_learner(tiny_bert, classes, "product", {"lr"}, lr=5e-3)
+def test_a_fixed_rate_leaves_three_trials(one_layer, classes):
+    learner = grid_learner(one_layer, classes, "product", {"lr"}, lr=5e-3)
     assert tried(learner, classes.tasks[0]) == [{"lr": 5e-3, "lam": lam} for lam in LAMS]
 
 
 # ---- a killed run resumes -----------------------------------------------------------------------------
 
 
-def test_a_rerun_from_trial_files_has_the_same_bits(tiny_bert, classes, tmp_path, monkeypatch):
+def test_a_rerun_from_trial_files_has_the_same_bits(one_layer, classes, tmp_path, monkeypatch):
     def run(workspace: Path | None) -> Learner:
         own = small(epochs=2, batch_size=12, rates=(1e-2,))
-        learner = make_learner(tiny_bert, METHODS["rp2f"](), classes, own, workspace=workspace)
+        learner = make_learner(one_layer, METHODS["rp2f"](), classes, own, workspace=workspace)
         for task in classes:
             learner.learn(task)
         return learner
@@ -313,10 +313,10 @@ def test_a_rerun_from_trial_files_has_the_same_bits(tiny_bert, classes, tmp_path
     assert distance(first.method.free, P.snapshot(first.model)) > 0
 
 
-def test_a_learner_goes_on_from_its_stored_state(tiny_bert, classes):
+def test_a_learner_goes_on_from_its_stored_state(one_layer, classes):
     def begin() -> Learner:
         own = small(epochs=1, batch_size=12)
-        return make_learner(tiny_bert, METHODS["rp2f"](lr=1e-2), classes, own, fixed={"lr", "lam"})
+        return make_learner(one_layer, METHODS["rp2f"](lr=1e-2), classes, own, fixed={"lr", "lam"})
 
     first, second = begin(), begin()
     for task in classes.tasks[:2]:

@@ -23,24 +23,24 @@ def test_seq_by_hand(tiny_bert_dry, domains):
     assert distance(trial.params, start) > LR
 
 
-def test_seq_keeps_nothing(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes)
+def test_seq_keeps_nothing(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
     learner.learn(classes.tasks[0])
     tensors, meta = learner.state()
     assert set(tensors) == {"weights"}
     assert meta["numbers"] == {}
 
 
-def test_seq_takes_the_best_rate_and_the_earlier_on_ties(tiny_bert, classes):
+def test_seq_takes_the_best_rate_and_the_earlier_on_ties(one_layer, classes):
     settings = small(rates=(1e-7, 1e-2, 1e-2), epochs=8)
-    learner = make_learner(tiny_bert, METHODS["seq"](), classes, settings)
+    learner = make_learner(one_layer, METHODS["seq"](), classes, settings)
     lesson = learner.learn(classes.tasks[0])
     scores = {trial.choice["lr"]: trial.score for trial in lesson.trials}
     assert scores[1e-2] > scores[1e-7]
     assert lesson.decision.trial.choice == {"lr": 1e-2}
     assert learner.method.lr == 1e-2
     settings = small(rates=(2e-9, 1e-9), epochs=1)
-    tied = make_learner(tiny_bert, METHODS["seq"](), classes, settings).learn(classes.tasks[0])
+    tied = make_learner(one_layer, METHODS["seq"](), classes, settings).learn(classes.tasks[0])
     assert len({trial.score for trial in tied.trials}) == 1
     assert tied.decision.trial.choice == {"lr": 2e-9}
 
@@ -62,10 +62,10 @@ def test_mtl_keeps_class_weights_of_domains(domains):
     assert joined.scenario == "domain-incremental"
 
 
-def test_mtl_trains_without_the_balanced_softmax(tiny_bert, classes):
+def test_mtl_trains_without_the_balanced_softmax(one_layer, classes):
     method = METHODS["mtl"]()
     lessons = method.curriculum(classes)
-    learner = make_learner(tiny_bert, method, classes, small(epochs=10))
+    learner = make_learner(one_layer, method, classes, small(epochs=10))
     assert learner.scenario == "joint"
     learner.begin(lessons.tasks[0])
     objective = learner.train.objective
@@ -79,8 +79,8 @@ def test_every_other_method_takes_the_stream_as_it_is(classes):
     assert all(METHODS[name]().curriculum(classes) is classes for name in METHODS if name != "mtl")
 
 
-def test_frozen_trains_new_rows_only(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["frozen"](), classes)
+def test_frozen_trains_new_rows_only(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["frozen"](), classes)
     learner.learn(classes.tasks[0])
     before, alpha = weights_of(learner), learner.method.state_dict()["alpha"]
     lesson = learner.learn(classes.tasks[1])
@@ -96,17 +96,17 @@ def test_frozen_trains_new_rows_only(tiny_bert, classes):
     assert after["head.linear.weight"].shape[0] == 4
 
 
-def test_frozen_keeps_answers_of_a_domain(tiny_bert, domains):
+def test_frozen_keeps_answers_of_a_domain(one_layer, domains):
     """With no new rows and every weight needed, the second task changes next to nothing."""
-    learner = make_learner(tiny_bert, METHODS["frozen"](), domains)
+    learner = make_learner(one_layer, METHODS["frozen"](), domains)
     learner.learn(domains.tasks[0])
     predicted = learner.predict(domains.tasks[0].test.texts)
     learner.learn(domains.tasks[1])
     assert learner.predict(domains.tasks[0].test.texts) == predicted
 
 
-def test_frozen_searches_the_rate_without_a_penalty(tiny_bert, classes):
-    learner = make_learner(tiny_bert, METHODS["frozen"](), classes, small(rates=(1e-2, 1e-3)))
+def test_frozen_searches_the_rate_without_a_penalty(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["frozen"](), classes, small(rates=(1e-2, 1e-3)))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     choices = [(trial.choice["lr"], trial.choice["lam"]) for trial in lesson.trials]
@@ -116,19 +116,19 @@ def test_frozen_searches_the_rate_without_a_penalty(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("name", ["mtl", "frozen"])
-def test_the_first_task_is_seq(tiny_bert, classes, name):
+def test_the_first_task_is_seq(one_layer, classes, name):
     ends = []
     for method in ("seq", name):
-        learner = make_learner(tiny_bert, METHODS[method](), classes)
+        learner = make_learner(one_layer, METHODS[method](), classes)
         learner.scenario = "class-incremental"
         learner.learn(classes.tasks[0])
         ends.append(weights_of(learner))
     assert_same_bits(*ends)
 
 
-def test_on_a_domain_incremental_stream_the_printed_setting_is_the_default(tiny_bert, domains):
+def test_on_a_domain_incremental_stream_the_printed_setting_is_the_default(one_layer, domains):
     printed = small(head="preallocated", logits="all")
-    learners = [make_learner(tiny_bert, METHODS["la"](), domains, s) for s in (small(), printed)]
+    learners = [make_learner(one_layer, METHODS["la"](), domains, s) for s in (small(), printed)]
     for learner in learners:
         for task in domains.tasks[:2]:
             learner.learn(task)
