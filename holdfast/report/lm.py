@@ -236,10 +236,17 @@ def _four(of: str, which: str, measured: dict[str, float | None], record: Record
 
 def frontier(found: Found) -> Figure | None:
     """Loss of the old ability against that of the new one, a line over the strengths of each method."""
-    rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage)]
+    rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage) if found.some(trials)]
+    # Seeds differ by more than methods do: what some have and others have not would move their points.
+    made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
+    seeds = set.intersection(*made_with) if made_with else set()
     data = []
     for number, kind in enumerate(KINDS):
-        own = [(trials[0], found.some(trials)) for trials in rows if trials[0].kind == kind]
+        own = [
+            (trials[0], found.some([trial for trial in trials if trial.seed in seeds]))
+            for trials in rows
+            if trials[0].kind == kind
+        ]
         own = [(trial, made) for trial, made in own if made and not any(map(collapsed, made))]
         if own:
             own.sort(key=lambda pair: pair[0].strength)
@@ -248,7 +255,10 @@ def frontier(found: Found) -> Figure | None:
     if data and found.some(start):
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
-    note = "Down and to the left is better. A point is a strength, the mean over the seeds there are."
+    note = (
+        "Down and to the left is better. A point is a strength; all are of the seeds that every method has "
+        f"({', '.join(map(str, sorted(seeds)))})."
+    )
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 

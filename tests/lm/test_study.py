@@ -17,7 +17,7 @@ from holdfast.lm import study as module
 from holdfast.lm.plan import FINE, RATES, Trial, follow, study
 from holdfast.lm.study import COLLAPSED, Ability, Size, Study, correlation, records_of
 from holdfast.lm.text import encode
-from holdfast.report.lm import Found, strengths, write_study
+from holdfast.report.lm import Found, frontier, strengths, write_study
 
 SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
 
@@ -205,22 +205,24 @@ def test_it_says_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
+def record(trial: Trial, old: float, new: float) -> dict[str, Any]:
+    """A record of these losses."""
+    losses = {"old": old, "new": new}
+    return {"spec": {"model": "tiny", **trial.spec()}} | {
+        name: {part: {"loss": value} for part in ("valid", "test")} for name, value in losses.items()
+    }
+
+
 def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> None:
     """By hand: naive gains 0.4 and harms by 0.2; the one protected training keeps 3/4 of it for 1/4."""
-
-    def record(trial: Trial, old: float, new: float) -> None:
-        parts = (
-            {"valid": {"loss": old}, "test": {"loss": old}},
-            {"valid": {"loss": new}, "test": {"loss": new}},
-        )
-        about = {"spec": {"model": "tiny", **trial.spec()}, "old": parts[0], "new": parts[1]}
+    made = {
+        Trial("untouched"): (1.0, 2.0),
+        **{Trial("naive", rate): (1.2, 1.6) for rate in RATES},
+        Trial("mas", RATES[0], 0.001): (1.05, 1.7),
+    }
+    for trial, losses in made.items():
         name = f"{trial.kind}-{trial.lr:g}-{trial.strength:g}-{trial.seed}"
-        (tmp_path / f"{name}.json").write_text(json.dumps(about))
-
-    record(Trial("untouched"), 1.0, 2.0)
-    for rate in RATES:
-        record(Trial("naive", rate), 1.2, 1.6)
-    record(Trial("mas", RATES[0], 0.001), 1.05, 1.7)
+        (tmp_path / f"{name}.json").write_text(json.dumps(record(trial, *losses)))
     (tmp_path / "other.json").write_text("[]")
     page = write_study(tmp_path, about={"model": "tiny"}).read_text()
     text = (tmp_path / "report.md").read_text()
@@ -232,15 +234,35 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
     assert "75 %" not in (tmp_path / "report.md").read_text()
 
 
+def test_the_frontier_compares_the_same_seeds():
+    """By hand: what only some methods have another seed of is drawn without it."""
+    rate = 0.01
+    records = [
+        record(Trial("untouched"), 1.0, 2.0),
+        record(Trial("naive", rate), 1.2, 1.6),
+        record(Trial("naive", rate, seed=1), 1.8, 1.6),
+        record(Trial("mas", rate, 0.001), 1.1, 1.7),
+        record(Trial("mas", rate, 0.001, seed=1), 1.5, 1.7),
+        record(Trial("l2", rate, 0.001), 1.15, 1.75),
+    ]
+    plan = (rate,), (0.1, 10.0), (0, 1)
+    figure = frontier(Found(records, study(*plan)))
+    assert figure is not None
+    points = {line["name"]: (line["x"], line["y"]) for line in figure.data}
+    assert points == {
+        "naive": ([1.6], [1.2]),
+        "l2": ([1.75], [1.15]),
+        "mas": ([1.7], [1.1]),
+        "untouched": ([2.0], [1.0]),
+    }
+    both = frontier(Found(records[:-1], study(*plan)))
+    assert both is not None
+    assert next(line["y"] for line in both.data if line["name"] == "mas") == [1.3], "both seeds, if all have"
+    assert frontier(Found(records[:1], study(*plan))) is None
+
+
 def test_the_sweep_is_drawn_between_its_ends():
     """By hand: two seeds of one strength in one form, one of another in the other, which is no number."""
-
-    def record(trial: Trial, old: float, new: float) -> dict[str, Any]:
-        losses = {"old": old, "new": new}
-        return {"spec": trial.spec()} | {
-            name: {part: {"loss": value} for part in ("valid", "test")} for name, value in losses.items()
-        }
-
     rate = 0.01
     records = [
         record(Trial("untouched"), 1.0, 2.0),
