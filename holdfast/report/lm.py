@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -184,23 +184,52 @@ def made_of(found: Found) -> Table:
 
 
 def compared(found: Found) -> Table:
-    """Relative importance against the plain one, strength by strength, seed by seed."""
+    """Relative importance against the plain one: seed by seed, at the same strength, and as far away.
+
+    α' has another mean than α, so that the same λ holds more or less; how far weights went tells how much.
+    """
     rows = []
     for trials in found.of("harsh"):
         if trials[0].kind != "la":
             continue
-        pairs = [(found.record(t), found.record(replace(t, kind="mas"))) for t in trials]
-        made = [(la, mas) for la, mas in pairs if la and mas and not collapsed(la) and not collapsed(mas)]
-        row = [f"{trials[0].strength:g}", f"{len(made)}/{len(trials)}"]
-        cells = [Cell(text) for text in row]
-        records = tuple(one["digest"] for pair in made for one in pair)
-        for ability in ("old", "new"):
-            gaps = [loss(la, ability, "test") - loss(mas, ability, "test") for la, mas in made]
-            cells.append(Cell(_range(gaps, sign="+"), records=records))
-        rows.append(cells)
-    columns = ["strength", "seeds", "old ability ↓", "new ability ↓"]
-    note = "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better."
+        made = [(trial, la) for trial in trials if (la := found.record(trial)) and not collapsed(la)]
+        gaps = [
+            [
+                loss(la, ability, "test") - mas
+                for trial, la in made
+                if (mas := plain(found, trial, ability)) is not None
+            ]
+            for plain in (plain_as_strong, plain_as_far)
+            for ability in ("old", "new")
+        ]
+        pairs = [(la, found.record(replace(trial, kind="mas"))) for trial, la in made]
+        records = tuple(str(one["digest"]) for pair in pairs for one in pair if one)
+        cells = [Cell(f"{trials[0].strength:g}"), Cell(f"{len(gaps[0])}/{len(trials)}")]
+        rows.append(cells + [Cell(_range(some, sign="+"), records=records) for some in gaps])
+    columns = ["strength", "seeds", "old ability ↓", "new ability ↓", "old, as far ↓", "new, as far ↓"]
+    note = (
+        "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better. As far: "
+        "minus what MAS has where its weights went as far as LA's, between its nearest strengths (0 included)."
+    )
     return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
+
+
+def plain_as_strong(found: Found, trial: Trial, ability: str) -> float | None:
+    """The loss under the plain importance at the same strength."""
+    record = found.record(replace(trial, kind="mas"))
+    return loss(record, ability, "test") if record and not collapsed(record) else None
+
+
+def plain_as_far(found: Found, trial: Trial, ability: str) -> float | None:
+    """The same where weights went as far as in this training, between the nearest strengths."""
+    held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
+    others = [Trial("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
+    points = sorted((float(one["moved"]), loss(one, ability, "test")) for one in found.some(others))
+    moved = float(found.some([trial])[0]["moved"])
+    for (near, low), (far, high) in pairwise(points):
+        if near <= moved <= far:
+            return low + (high - low) * (moved - near) / ((far - near) or 1.0)
+    return None
 
 
 def _range(values: Sequence[float], sign: str = "") -> str:

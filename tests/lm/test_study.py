@@ -17,7 +17,7 @@ from holdfast.lm import study as module
 from holdfast.lm.plan import FINE, RATES, Trial, follow, study
 from holdfast.lm.study import COLLAPSED, Ability, Size, Study, correlation, records_of
 from holdfast.lm.text import encode
-from holdfast.report.lm import Found, frontier, strengths, write_study
+from holdfast.report.lm import Found, compared, frontier, strengths, write_study
 
 SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
 
@@ -205,10 +205,11 @@ def test_it_says_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-def record(trial: Trial, old: float, new: float) -> dict[str, Any]:
+def record(trial: Trial, old: float, new: float, moved: float = 0.0) -> dict[str, Any]:
     """A record of these losses."""
     losses = {"old": old, "new": new}
-    return {"spec": {"model": "tiny", **trial.spec()}} | {
+    about = {"spec": {"model": "tiny", **trial.spec()}, "moved": moved, "digest": "abc"}
+    return about | {
         name: {part: {"loss": value} for part in ("valid", "test")} for name, value in losses.items()
     }
 
@@ -259,6 +260,24 @@ def test_the_frontier_compares_the_same_seeds():
     assert both is not None
     assert next(line["y"] for line in both.data if line["name"] == "mas") == [1.3], "both seeds, if all have"
     assert frontier(Found(records[:1], study(*plan))) is None
+
+
+def test_relative_importance_is_compared_at_the_same_strength_and_as_far_away():
+    """By hand: LA at 0.001 went to 7, half-way between MAS there (6) and at 0.0001 (8)."""
+    rate = 0.01
+    records = [
+        record(Trial("untouched"), 1.0, 2.0),
+        record(Trial("naive", rate), 1.6, 1.4, moved=10.0),
+        record(Trial("mas", rate, 0.0001), 1.4, 1.5, moved=8.0),
+        record(Trial("mas", rate, 0.001), 1.2, 1.6, moved=6.0),
+        record(Trial("la", rate, 0.001), 1.25, 1.5, moved=7.0),
+        record(Trial("la", rate, 0.01), 1.0, 1.9, moved=1.0),
+    ]
+    table = compared(Found(records, study((rate,), (0.1,), (0,))))
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
+    assert rows["0.0001"] == ["0/1"] + ["missing"] * 4
+    assert rows["0.001"] == ["1/1", "+0.050", "-0.100", "-0.050", "-0.050"]
+    assert rows["0.01"] == ["0/1"] + ["missing"] * 4, "no plain one to compare with"
 
 
 def test_the_sweep_is_drawn_between_its_ends():
