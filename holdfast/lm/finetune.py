@@ -67,14 +67,18 @@ class Tuner(Trainer):
     """The Trainer, with weighted samples where they are asked for, and no training on after a NaN."""
 
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Weighted by sample if the batch says how."""
+        """Weighted by sample if the batch says how; with weights of 1 the loss that it always is."""
         if "weight" not in inputs:
             return super().compute_loss(model, inputs, *args, **kwargs)
         inputs = dict(inputs)
         weights, labels = inputs.pop("weight"), inputs.pop("labels")
-        loss = (weights * sequence_losses(model(**inputs).logits, labels)).mean()
-        if kwargs.get("num_items_in_batch") is not None:  # Trainer then leaves the mean over parts to us
-            loss = loss / self.args.gradient_accumulation_steps
+        losses = weights[:, None] * token_losses(model(**inputs).logits, labels)
+        tokens = kwargs.get("num_items_in_batch")  # of all parts of the step, in all processes
+        if tokens is None:
+            loss = losses.sum() / (labels[:, 1:] != IGNORED).sum().clamp(min=1)
+        else:
+            together = self.args.world_size if self.args.average_tokens_across_devices else 1
+            loss = losses.sum() / tokens * together
         return (loss, None) if kwargs.get("return_outputs") else loss
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -193,13 +197,17 @@ class Told(TrainerCallback):
             self.on_step(state.global_step, state.max_steps, float(logs["loss"]))
 
 
-def sequence_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean loss over the output tokens of each sequence."""
-    flat = nn.functional.cross_entropy(
+def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The loss of every token but the first of each sequence; 0 where it is no output."""
+    return nn.functional.cross_entropy(
         logits[:, :-1].float().transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none"
     )
+
+
+def sequence_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The mean loss over the output tokens of each sequence."""
     counted = (labels[:, 1:] != IGNORED).sum(1)
-    return flat.sum(1) / counted.clamp(min=1)
+    return token_losses(logits, labels).sum(1) / counted.clamp(min=1)
 
 
 def last_checkpoint(out: Path) -> str | None:

@@ -110,7 +110,9 @@ def _frontier(rate: float) -> list[Trial]:
     flow = [Trial("flow", rate, heat, stage="frontier") for heat in (0.5, 1.0, 2.0)]
     merging: tuple[Kind, ...] = ("wise", "la-merge")
     merged = [Trial(kind, rate, share, stage="frontier") for kind in merging for share in (0.25, 0.5, 0.75)]
-    return l2 + flow + merged
+    # All of the past's share; WiSE-FT's 1 is plain fine-tuning. And a hold beyond those with three seeds.
+    ends = [Trial("la-merge", rate, 1.0, stage="frontier"), Trial("mas", rate, 0.1, stage="frontier")]
+    return l2 + flow + merged + ends
 
 
 def _elimination(rate: float) -> list[Trial]:

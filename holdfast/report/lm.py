@@ -209,7 +209,7 @@ def compared(found: Found) -> Table:
     columns = ["strength", "seeds", "old ability ↓", "new ability ↓", "old, as far ↓", "new, as far ↓"]
     note = (
         "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better. As far: "
-        "minus what MAS has where its weights went as far as LA's, between its nearest strengths (0 included)."
+        "minus what MAS has where its weights went as far as LA's, between its nearest strengths, 0 included."
     )
     return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
 
@@ -264,8 +264,13 @@ def _four(of: str, which: str, measured: dict[str, float | None], record: Record
 
 
 def frontier(found: Found) -> Figure | None:
-    """Loss of the old ability against that of the new one, a line over the strengths of each method."""
+    """Loss of the old ability against that of the new one, a line over the strengths of each method.
+
+    What holds plain fine-tuning back is a smaller rate: that line is what all others have to be below.
+    """
     rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage) if found.some(trials)]
+    held = {trials[0].lr for trials in rows}
+    rows += [trials for trials in found.of("rates") if trials[0].kind == "naive" and trials[0].lr not in held]
     # Seeds differ by more than methods do: what some have and others have not would move their points.
     made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
     seeds = set.intersection(*made_with) if made_with else set()
@@ -278,15 +283,15 @@ def frontier(found: Found) -> Figure | None:
         ]
         own = [(trial, made) for trial, made in own if made and not any(map(collapsed, made))]
         if own:
-            own.sort(key=lambda pair: pair[0].strength)
-            data.append(_points(kind, own, PALETTE[number]))
+            own.sort(key=lambda pair: (pair[0].strength, pair[0].lr))
+            data.append(_points("naive, by rate" if kind == "naive" else kind, own, PALETTE[number]))
     start = [trial for trial in found.trials if trial.kind == "untouched"]
     if data and found.some(start):
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
     note = (
-        "Down and to the left is better. A point is a strength; all are of the seeds that every method has "
-        f"({', '.join(map(str, sorted(seeds)))})."
+        "Down and to the left is better. A point is a strength at the harsh rate, or a rate of plain "
+        f"fine-tuning; all are of the seeds that every method has ({', '.join(map(str, sorted(seeds)))})."
     )
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
@@ -338,7 +343,7 @@ def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) 
         "mode": "lines+markers" if len(rows) > 1 else "markers",
         "x": _means(rows, "new"),
         "y": _means(rows, "old"),
-        "text": [f"strength {trial.strength:g}, {len(made)} seeds" for trial, made in rows],
+        "text": [f"{words(trial)}, seeds: {len(made)}" for trial, made in rows],
         "marker": {"color": colour, "size": 9},
         "line": {"color": colour, "width": 1},
     }
