@@ -147,13 +147,31 @@ def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole session; the end of a pid namespace's first process ends all others in it."""
+    """Kill the whole session, and the namespace's first process by itself: its end ends all others in it.
+
+    A program may have left the session, and `unshare` cannot pass on a death to a child that has become
+    another user.
+    """
+    for first in _children(process.pid) if process.poll() is None else ():
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
     if process.stdout:
         process.stdout.close()
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that a process has started; none where there is no /proc to tell."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            # The name, in brackets, may hold anything; the state and the parent come after it.
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(int(path.parent.name))
+    return found
 
 
 def _mounts(place: Path) -> list[str]:

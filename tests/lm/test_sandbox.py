@@ -59,6 +59,21 @@ def test_an_infinite_loop_ends_in_time() -> None:
 
 
 @runs
+def test_a_program_that_leaves_its_session_ends_with_its_time() -> None:
+    memory = 2**29 + os.getpid()  # among the arguments of these processes and of no others
+    code = "import os, time\nos.setsid()\ntime.sleep(3600)"
+    assert run(code, Limits(seconds=1, memory=memory)).outcome == "timed out"
+    assert gone(memory)
+
+
+def gone(memory: int) -> bool:
+    """Whether nothing of what was given this much memory is left."""
+    time.sleep(0.3)
+    listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True).stdout
+    return str(memory) not in listed
+
+
+@runs
 def test_ten_gigabytes_are_refused() -> None:
     found = run("x = bytearray(10 * 2**30)", SHORT)
     assert (found.outcome, found.said) == ("failed", "MemoryError")
@@ -66,13 +81,11 @@ def test_ten_gigabytes_are_refused() -> None:
 
 @runs
 def test_a_fork_bomb_is_bounded_and_leaves_nothing() -> None:
-    memory = 2**29 + os.getpid()  # among the arguments of these processes and of no others
+    memory = 2**29 + os.getpid()
     code = "import os, time\nfor _ in range(60):\n    os.fork()\ntime.sleep(30)"
     found = run(code, Limits(seconds=3, memory=memory))
     assert found.outcome in ("failed", "timed out")
-    time.sleep(0.3)
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
-    assert str(memory) not in listed
+    assert gone(memory)
 
 
 @isolated
