@@ -33,6 +33,12 @@ def skipped(optimizer: Optimizer) -> bool:
     return overflow is not None and bool(overflow)
 
 
+def has_own_steps(state: Mapping[str, Any], group: Mapping[str, Any], weight: Tensor) -> bool:
+    """Whether an optimiser keeps Adam's second moment of every entry of a weight."""
+    moment = state.get("exp_avg_sq")
+    return "step" in state and "betas" in group and moment is not None and moment.shape == weight.shape
+
+
 def step_sizes(
     state: Mapping[str, Any], group: Mapping[str, Any], *, adam: bool = True, part: Any = ...
 ) -> Tensor | float:

@@ -83,8 +83,8 @@ class Importance:
 
 def finished(directory: Path) -> Path:
     """The file of an importance that was measured to its end."""
-    if not (directory / FILE).exists():
-        half = (directory / PARTIAL).exists()
+    half = (directory / PARTIAL).exists()  # of another measurement, perhaps, that was to take its place
+    if half or not (directory / FILE).exists():
         done = "is not finished; give the same command again" if half else "holds no importance"
         raise HoldfastError(f"{directory} {done}")
     return directory / FILE
@@ -130,6 +130,8 @@ def measure(
             write_tensors(directory / PARTIAL, {"sums": sums.sums}, note)
     if not sums.count:
         raise HoldfastError(f"{data}: no sequence has an output to measure")
+    if spoilt := [name for name, value in sums.sums.items() if not torch.isfinite(value).all()]:
+        raise HoldfastError(f"{data}: the importance of {spoilt[0]} is not a number; does the model answer?")
     found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark))
     if directory is not None:
         found.save(directory)
@@ -175,5 +177,5 @@ def readme(card: Card) -> str:
         "averaged over output tokens; prompt and padding left out.\n\n"
         f"Fingerprint of the weights it was measured on: `{card.fingerprint}`. No text is in it.\n\n"
         "```python\nfrom holdfast.lm import Importance, Protect\n\n"
-        'protect = Protect(model, Importance.load("here"), lam=0.001)\n```\n'
+        'protect = Protect(model, Importance.load("here"), lam=0.01)\n```\n'
     )

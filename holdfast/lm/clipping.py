@@ -19,7 +19,7 @@ _public = torch.nn.utils.clip_grads_with_norm_  # the same under the name by whi
 
 
 class Clipping:
-    """While it watches, remembers the factor that gradients were last clipped by.
+    """While it watches, remembers the factor that each weight's gradient was clipped by since the last step.
 
     `clip_grad_norm_`, by whatever name it was imported, ends in one function of torch; Trainer, Accelerate
     and most loops come through it, and none of them tells its callbacks what it did. FSDP1 clips by itself.
@@ -27,12 +27,12 @@ class Clipping:
 
     def __init__(self, params: Iterable[Tensor]) -> None:
         self.own = {id(param) for param in params}
-        self.factor = 1.0
+        self.factors: dict[int, float] = {}
 
-    def taken(self) -> float:
-        """The factor of the step at hand; the next one starts from 1 again."""
-        factor, self.factor = self.factor, 1.0
-        return factor
+    def taken(self) -> dict[int, float]:
+        """The factors of the step at hand, by the ids of weights; the next one starts without any."""
+        factors, self.factors = self.factors, {}
+        return factors
 
     def start(self) -> None:
         """Watch."""
@@ -58,5 +58,6 @@ def _watched(parameters: Any, max_norm: float, total_norm: Tensor, *args: Any, *
     total = float(whole(total_norm))
     factor = min(1.0, float(max_norm) / (total + 1e-6)) if math.isfinite(total) else 1.0  # as torch has it
     for one in _watching:
-        if any(id(parameter) in one.own for parameter in listed):
-            one.factor = factor
+        for weight in map(id, listed):
+            if weight in one.own:
+                one.factors[weight] = factor * one.factors.get(weight, 1.0)

@@ -12,35 +12,45 @@ between the two. No strength can make that diverge. `mode="loss"` is the paper's
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from transformers import TrainerCallback
 
-from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.equations import Strategy
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
-from holdfast.importance import SequenceSums
 from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
-from holdfast.lm.lora import on_adapters
+from holdfast.lm.lora import carried, matters_now, on_adapters
+from holdfast.lm.loss_form import LossForm
+from holdfast.lm.rounding import Rounding, near
 from holdfast.lm.shards import Total, cut_like, local, plain_name, same_everywhere, sharded, whole
-from holdfast.params import Params, precise, restore, snapshot, trainable
-from holdfast.proximal import STRONGEST, pulled, skipped, step_sizes
+from holdfast.lm.weighing import CAP, Normalise, check_values, normalised, relatively
+from holdfast.params import precise, restore, snapshot, trainable
+from holdfast.proximal import STRONGEST, has_own_steps, pulled, skipped, step_sizes
+from holdfast.settings import unknown
 from holdfast.store import read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
-Normalise = Literal["global", "tensor", "none"]
-CAP = 1e4
+StepSizes = Callable[..., Tensor | float]
 PIECE = 2**18  # numbers that are handled at once: a few such pieces fit into a cache
+LEAST = 1e-12  # a λ that holds nothing
 ON_GPU = 2**26  # where there is no such cache, and every call has its price
-ANCHOR, NOTE = "protect-anchor.safetensors", "protect.json"
+FOLDER, ANCHOR, NOTE = (
+    "_protect",
+    "anchor.safetensors",
+    "protect.json",
+)  # the Hub does not get what begins with _
 
 
 class Protect(TrainerCallback):
@@ -65,10 +75,16 @@ class Protect(TrainerCallback):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        for word, known in ((mode, Mode), (step, Step), (normalise, Normalise)):
+            if word not in get_args(known):
+                raise HoldfastError(unknown(str(word), list(get_args(known)), "way"))
         if (lam is None) == (budget is None):
             raise HoldfastError("give lam, a strength, or budget, how far the weights may go")
         if lam is not None and not lam >= 0:
             raise HoldfastError(f"lam must be 0 or more, not {lam}")
+        for name, value in (("budget", budget), ("budget_rate", budget_rate), ("cap", cap)):
+            if value is not None and not 0 < value < math.inf:
+                raise HoldfastError(f"{name} must be a number above 0, not {value}")
         if lam == math.inf and mode == "loss":
             raise HoldfastError("an infinite lam is held by the proximal step: leave mode at its default")
         if budget is not None and mode == "loss":
@@ -77,28 +93,29 @@ class Protect(TrainerCallback):
         self.budget, self.budget_rate = budget, budget_rate
         self.mode, self.step = mode, step
         self._device, self._dtype = device, dtype
+        model = extract_model_from_parallel(model, keep_torch_compile=False)
         weights = trainable(model)
-        self.anchor = {name: self._kept(weight.detach().clone()) for name, weight in weights.items()}
-        values = on_adapters(model, importance)
+        self.anchor = {name: self._kept(weight.detach().clone(), weight) for name, weight in weights.items()}
+        values = {name: value for name, value in on_adapters(model, importance).items() if name in weights}
+        check_values(values, weights)
         scaled = normalised(values, normalise, cap)
-        self.weights = {name: self._kept(scaled[name]) for name in weights if name in scaled}
-        if not self.weights:
-            raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
+        self.weights = {name: self._kept(value, weights[name]) for name, value in scaled.items()}
         self.names = {weight: name for name, weight in weights.items()}
         self.clipping = Clipping(weights.values())
-        self.parts = 1
-        """Losses that `Trainer` adds up to one step, where it divides them by all items of that step."""
+        self.loss_form = LossForm(self.penalty)
         self.mark: str | None = None
         """The fingerprint of the anchor, once it is kept on disk."""
-        self._probe: Tensor | None = None
-        """A factor of the penalty that gets a gradient only if the penalty is part of what is trained on."""
+        self.steps = 0
+        """Of the optimiser, so far."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
         self._handles: list[Any] = []
+        self._said = False
+        """Whether it has been said that step sizes cannot be read."""
 
-    def _kept(self, value: Tensor) -> Tensor:
-        """Where and how finely anchor and importance are kept."""
-        return value.to(device=self._device or value.device, dtype=self._dtype or value.dtype)
+    def _kept(self, value: Tensor, weight: Tensor) -> Tensor:
+        """Where and how finely anchor and importance are kept: as the weight itself, if nothing is said."""
+        return value.to(device=self._device or value.device, dtype=self._dtype or weight.dtype)
 
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that began."""
@@ -112,9 +129,11 @@ class Protect(TrainerCallback):
         """Protect every step of this optimiser, until `detach`."""
         self.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        decayed = [group for group in inner.param_groups if group.get("weight_decay")]
-        if decayed and (self.lam or self.budget is not None):
+        holds = bool(self.lam) or self.budget is not None
+        if holds and any(group.get("weight_decay") for group in inner.param_groups):
             raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
+        if holds and any(group["lr"] is None for group in inner.param_groups):
+            raise HoldfastError("this optimiser chooses its own rate, which a hold cannot follow: give it lr")
         # Wrapping may have put other objects in the place of weights: FSDP2 does.
         self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
         if gone := sorted(self.weights.keys() - set(self.names.values())):
@@ -122,6 +141,12 @@ class Protect(TrainerCallback):
                 f"{gone[0]} is to be held, but is not among the weights that are trained: make Protect after "
                 "freezing and wrapping (FSDP1, which renames them, cannot be held; FSDP2 can)"
             )
+        for weight, name in self.names.items():
+            if name in self.weights and weight.shape != self.anchor[name].shape:
+                raise HoldfastError(
+                    f"{name} has another shape than when Protect was made: make it after resizing, and "
+                    "measure the importance on the resized model"
+                )
         self.clipping = Clipping(self.names)
         own = [weight for group in inner.param_groups for weight in group["params"]]
         if any(map(sharded, own)):
@@ -132,11 +157,8 @@ class Protect(TrainerCallback):
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
-            if self.lam:
-                self._handles.append(model.register_forward_hook(self._add_penalty, with_kwargs=True))
-                self._handles.append(inner.register_step_pre_hook(self._check_penalty))
-            return self
-        if self.lam or self.budget is not None:
+            self._handles += self.loss_form.attach(model, inner) if self.lam else []
+        elif holds:
             self._follow()
             self.clipping.start()
             self._handles.append(inner.register_step_post_hook(self._pull))
@@ -172,79 +194,79 @@ class Protect(TrainerCallback):
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """The proximal step of every weight."""
-        clipped, spent = self.clipping.taken(), Total()
+        clipped, spent, rounding = self.clipping.taken(), Total(), Rounding(self.steps)
+        self.steps += 1
         if skipped(optimizer):
             return
         for group in optimizer.param_groups:
             for weight in group["params"]:
                 name = self.names.get(weight)
                 if name is not None and name in self.weights:
-                    spent.add(
-                        self._pull_one(name, weight, optimizer.state.get(weight, {}), group, clipped), weight
-                    )
-        if self.budget is not None:  # dual ascent: λ rises while the weights are too far, and falls after
+                    r, scales = self._step_of(optimizer, weight, group)
+                    factor = clipped.get(id(weight), 1.0) if scales else 1.0
+                    spent.add(self._pull_one(name, weight, r, factor, rounding), weight)
+        if self.budget is not None:
             self.spent = spent.everywhere()
-            self.lam = max(0.0, self.lam + self.budget_rate * (self.spent - self.budget))
+            self.lam = followed(self.lam, self.spent / self.budget, self.budget_rate)
 
-    def _pull_one(self, name: str, weight: Tensor, state: Any, group: Any, clipped: float) -> float:
+    def _step_of(self, optimizer: Optimizer, weight: Tensor, group: Any) -> tuple[StepSizes, bool]:
+        """r of a weight, part by part, and whether clipping scales the step that it is the size of.
+
+        Adam's step is as long however small its gradients are, but r tells what a gradient counts in it.
+        """
+        state = {key: local(value) for key, value in optimizer.state.get(weight, {}).items()}
+        if "step" in state:  # read once: on a GPU that is a wait
+            state["step"] = float(state["step"])
+        own = self.step == "adam" and has_own_steps(state, group, local(weight))
+        scales = own or isinstance(optimizer, SGD)
+        if self.step == "adam" and not scales and not self._said:
+            self._said = True
+            warnings.warn(
+                f"{type(optimizer).__name__} has no step sizes that can be read: the learning rate takes "
+                "their place, and lam means another strength than with Adam",
+                stacklevel=2,
+            )
+        return partial(step_sizes, state, group, adam=own), scales
+
+    def _pull_one(self, name: str, weight: Tensor, r: StepSizes, factor: float, rounding: Rounding) -> float:
         """The proximal step of one weight, and what it has spent of a budget.
 
         Piece by piece: what is needed beside stays small, and in a processor's cache, three times as fast.
         """
         own, spent = local(weight), []
-        state = {key: local(value) for key, value in state.items()}
-        if "step" in state:  # read once: on a GPU that is a wait
-            state["step"] = float(state["step"])
         kept = local(self.anchor[name]), local(self.weights[name])
         for part in pieces(own):
             u = own[part]
-            anchor, a = (precise(value[part].to(u.device)) for value in kept)
+            anchor, a = (value[part].to(u.device) for value in kept)
+            anchor, a = precise(near(u, anchor)), precise(a)
             if self.lam:
-                r = step_sizes(state, group, adam=self.step == "adam", part=part)
-                strength = (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r).mul_(clipped)
-                u.copy_(pulled(u, anchor, strength))
+                strength = (
+                    (a * min(self.lam, STRONGEST)).clamp_(max=STRONGEST).mul_(r(part=part)).mul_(factor)
+                )
+                rounding.into(u, pulled(precise(u), anchor, strength))
             if self.budget is not None:
                 spent.append(0.5 * ((precise(u) - anchor).square_() * a).sum())
         return float(torch.stack(spent).sum()) if spent else 0.0
 
-    def _add_penalty(self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], output: Any) -> Any:
-        """The paper's form: a term of the loss, whatever that does to Adam's moments and to clipping."""
-        if not model.training:
-            return output
-        if getattr(output, "loss", None) is None:
-            raise HoldfastError(
-                "mode='loss' needs the model to compute its own loss from labels; here the trainer does: "
-                "use the proximal form"
-            )
+    def penalty(self) -> Tensor:
+        """(λ/2) Σ a (θ - θ*)² where the weights are now, for a loss of your own."""
         terms = [
             (
                 self.weights[name].to(weight.device)
-                * (precise(weight) - self.anchor[name].to(weight.device)).square()
+                * (precise(weight) - near(weight, self.anchor[name].to(weight.device))).square()
             ).sum()
             for weight, name in self.names.items()
             if name in self.weights
         ]
-        self._probe = torch.ones_like(terms[0], requires_grad=torch.is_grad_enabled())
-        # A loss that is divided by all items of a step is not averaged over its parts any more.
-        parts = self.parts if kwargs.get("num_items_in_batch") is not None else 1
-        output.loss = output.loss + self.lam / 2 / parts * self._probe * torch.stack(terms).sum()
-        return output
-
-    def _check_penalty(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Refuse to train on where a trainer makes its own loss of the model's output, and drops ours."""
-        if self._probe is not None and self._probe.requires_grad and self._probe.grad is None:
-            raise HoldfastError(
-                "this trainer does not use the model's own loss, so that mode='loss' would hold nothing: "
-                "use the proximal form"
-            )
+        return self.lam / 2 * torch.stack(terms).sum()
 
     # ---- as a callback of Trainer -----------------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Attach; where a training goes on, with the anchor it began with, which else is kept from now on."""
-        out = Path(args.output_dir)
-        together = args.world_size if args.average_tokens_across_devices else 1
-        self.parts = args.gradient_accumulation_steps * together
+        out = Path(args.output_dir) / FOLDER
+        self.loss_form.together = args.world_size if args.average_tokens_across_devices else 1
+        self.steps = state.global_step
         if state.global_step:
             self._resume(out, state.global_step)
         elif args.save_strategy != "no":
@@ -258,7 +280,7 @@ class Protect(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note how strong the protection was at this step."""
-        out = Path(args.output_dir)
+        out = Path(args.output_dir) / FOLDER
         if self.mark is None:  # saving was not planned for
             self._keep(out, first=state.is_world_process_zero)
         if state.is_world_process_zero:
@@ -268,19 +290,23 @@ class Protect(TrainerCallback):
             )
 
     def _keep(self, out: Path, *, first: bool) -> None:
-        """Write the anchor beside the checkpoints, once."""
+        """Write anchor and importance beside the checkpoints, once."""
         anchor = {name: whole(value) for name, value in self.anchor.items()}
+        weights = {name: whole(value) for name, value in self.weights.items()}
         self.mark = fingerprint(anchor)
         if first:
             (out / NOTE).unlink(missing_ok=True)
-            write_tensors(out / ANCHOR, {"anchor": anchor}, self.mark)
+            write_tensors(out / ANCHOR, {"anchor": anchor, "weights": weights}, self.mark)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach."""
         self.detach()
 
     def _resume(self, out: Path, step: int) -> None:
-        """A resumed Trainer loads weights before it begins: what they are now is no anchor."""
+        """A resumed Trainer loads weights before it begins: what they are now is no anchor.
+
+        Nor need the importance be what it was: for LoRA it was made with adapters that began at random.
+        """
         noted = read_json(out / NOTE) if (out / NOTE).exists() else {"lam": {}}
         if str(step) not in noted["lam"]:
             raise HoldfastError(
@@ -292,7 +318,9 @@ class Protect(TrainerCallback):
         tensors, self.mark = read_tensors(out / ANCHOR)
         if self.mark != noted["anchor"]:
             raise HoldfastError(f"{out / ANCHOR} is not the anchor of this training; start anew")
-        self.anchor = {name: self._kept(value) for name, value in tensors["anchor"].items()}
+        for kept in (self.anchor, self.weights):  # where and as finely as those that were made just now
+            saved = tensors["anchor" if kept is self.anchor else "weights"]
+            kept |= {name: saved[name].to(value.device, value.dtype) for name, value in kept.items()}
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
 
@@ -320,15 +348,14 @@ class Protect(TrainerCallback):
         is measured. Then the weights go back to where they were, and α' takes the place of the importance.
         """
         start, past = snapshot(model), on_adapters(model, importance)
-        train()
-        sums = SequenceSums(model, importance.card.kind, squared=importance.card.squared)
-        for sequence in data:
-            sums.add(model, sequence)
-        ahead = sums.mean()
-        restore(model, start)
+        try:
+            train()
+            new = matters_now(model, importance, data)
+        finally:
+            restore(model, start)
         held = {name: past[name] for name in start if name in past}
         weights = relatively(
-            held, ahead, lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
+            held, carried(model, new), lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
             strategy=strategy, normalise=normalise, cap=cap,
         )  # fmt: skip
         found = Importance(weights, replace(importance.card, fingerprint=""))  # it has been checked
@@ -340,47 +367,14 @@ def _for_json(lam: float) -> float | str:
     return lam if math.isfinite(lam) else "inf"
 
 
-def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
-    """a = min(α / mean α, cap), the mean over all weights or over each tensor."""
-    if how == "none":
-        scaled = {name: precise(value) for name, value in values.items()}
-    else:
-        overall = _mean(values)
-        scales = {
-            name: _mean({name: value}) if how == "tensor" else overall for name, value in values.items()
-        }
-        scaled = {name: precise(value) / (scales[name] or 1.0) for name, value in values.items()}
-    return scaled if cap is None else {name: value.clamp(max=cap) for name, value in scaled.items()}
+def followed(lam: float, share: float, rate: float) -> float:
+    """The next λ of a budget of which this share is spent: up while it is above 1, else down.
 
-
-def relatively(
-    past: Params,
-    ahead: Params,
-    *,
-    lam: float = 1.0,
-    lam_max: float | None = None,
-    up: float = 0.0,
-    down: float = 1.0,
-    fraction: float = 0.8,
-    strategy: Strategy = "balance",
-    normalise: Normalise = "global",
-    cap: float | None = CAP,
-) -> Params:
-    """α' (equations 4 and 5) of importances that are brought to one scale, that of the past."""
-    scale = _mean(past) or 1.0
-    held = normalised(past, normalise, cap)
-    found = {}
-    for name, value in past.items():
-        rho = relative_importance(precise(value) / scale, precise(ahead[name]).to(value.device) / scale)
-        tau = cutoff(rho, fraction)
-        lowest, highest = up_bounds(tau, lam, lam_max or 0.0)
-        found[name] = modulate(held[name], rho, tau, lowest + up * (highest - lowest), down, strategy)
-    return found
-
-
-def _mean(values: Params) -> float:
-    count = sum(value.numel() for value in values.values())
-    return math.fsum(float(value.sum(dtype=torch.float64)) for value in values.values()) / max(count, 1)
+    By factors, since λ is as large as the budget is small; the first time by as much as is over.
+    """
+    if lam < LEAST:
+        return max(0.0, share - 1.0)
+    return lam * math.pow(min(2.0, max(0.5, share)), rate)
 
 
 def pieces(tensor: Tensor) -> Iterator[Any]:

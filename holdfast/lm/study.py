@@ -22,8 +22,9 @@ from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.finetune import Collapsed, Recipe, finetune
 from holdfast.lm.plan import Plan, Record, Trial, follow
-from holdfast.lm.protect import Protect, relatively
+from holdfast.lm.protect import Protect
 from holdfast.lm.text import Sequences
+from holdfast.lm.weighing import relatively
 from holdfast.params import Params, kind_of, layer_of, restore, snapshot, trainable
 from holdfast.store import read_tensors, write_tensors
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def read_pairs(path: Path | str) -> list[Pair]:
 class Sequences:
     """Encoded pairs: token ids, and from where on they are output. A dataset as `Trainer` takes them."""
 
-    ids: tuple[tuple[int, ...], ...]
+    ids: tuple[Sequence[int], ...]
     starts: tuple[int, ...]
     cut: int = 0
     """How many were longer than allowed and lost the end of their output."""
@@ -105,14 +106,19 @@ class Sequences:
         """One sequence; labels are IGNORED where it is prompt."""
         ids, start = self.ids[number], self.starts[number]
         labels = [IGNORED] * start + list(ids[start:])
-        return {"input_ids": torch.tensor(ids), "labels": torch.tensor(labels)}
+        return {"input_ids": torch.tensor(list(ids)), "labels": torch.tensor(labels)}
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         return (self[number] for number in range(len(self)))
 
     def digest(self) -> str:
-        """A hash of the tokens."""
-        return hashlib.sha256(repr((self.ids, self.starts)).encode()).hexdigest()[:16]
+        """A hash of the tokens: that of the two as nested tuples, but never all of it in memory."""
+        total, comma = hashlib.sha256(b"(("), b""
+        for ids in self.ids:
+            total.update(comma + repr(tuple(ids)).encode())
+            comma = b", "
+        total.update((",)" if len(self.ids) == 1 else ")").encode() + f", {self.starts!r})".encode())
+        return total.hexdigest()[:16]
 
     def first(self, count: int | None) -> Sequences:
         """The first so many of them."""
@@ -129,7 +135,7 @@ def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
             dropped += 1
             continue
         cut += len(prompt) + len(answer) > max_tokens
-        ids.append(tuple((prompt + answer)[:max_tokens]))
+        ids.append(array("i", (prompt + answer)[:max_tokens]))  # four bytes a token: data sets are large
         starts.append(len(prompt))
     if not ids:
         raise HoldfastError(f"every prompt is longer than {max_tokens} tokens; allow more with --max-tokens")

@@ -205,7 +205,9 @@ def compared(found: Found) -> Table:
         pairs = [(la, found.record(replace(trial, kind="mas"))) for trial, la in made]
         records = tuple(str(one["digest"]) for pair in pairs for one in pair if one)
         cells = [Cell(f"{trials[0].strength:g}"), Cell(f"{len(gaps[0])}/{len(trials)}")]
-        rows.append(cells + [Cell(_range(some, sign="+"), records=records) for some in gaps])
+        # Where the plain one is there, but never went as near or as far, there is nothing between.
+        texts = [_range(some, sign="+") if some or not gaps[0] else "-" for some in gaps]
+        rows.append(cells + [Cell(text, records=records) for text in texts])
     columns = ["strength", "seeds", "old ability ↓", "new ability ↓", "old, as far ↓", "new, as far ↓"]
     note = (
         "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better. As far: "

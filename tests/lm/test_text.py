@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import WORDS, llama, pairs, tokenizer
+from tiny import WORDS, llama, pairs, sequences, tokenizer
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import embedded, tasks
@@ -103,6 +104,15 @@ def test_tokens_by_hand() -> None:
     row = found[0]
     assert row["input_ids"].tolist() == [words["w1"], words["w2"], words["w3"], 2]
     assert row["labels"].tolist() == [IGNORED, IGNORED, words["w3"], 2], "the end of the text is learnt too"
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9])
+def test_the_digest_is_that_of_nested_tuples(count: int) -> None:
+    """The names of records are made of it."""
+    data = sequences(9).first(count)
+    whole = repr((tuple(tuple(ids) for ids in data.ids), data.starts))
+    assert data.digest() == hashlib.sha256(whole.encode()).hexdigest()[:16]
+    assert all(row["input_ids"].dtype == row["labels"].dtype == torch.long for row in data)
 
 
 def test_long_sequences_are_cut_and_counted() -> None:

@@ -1,0 +1,76 @@
+"""What weighs the hold on each weight: its importance, brought to a scale, or relative to a new ability."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.errors import HoldfastError
+from holdfast.params import Params, precise
+
+Normalise = Literal["global", "tensor", "none"]
+CAP = 1e4
+
+
+def check_values(values: Params, weights: Mapping[str, Tensor]) -> None:
+    """Refuse an importance that would hold nothing, or spoil what it holds; say what it leaves free."""
+    if not values:
+        raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
+    for name, value in values.items():
+        if not torch.isfinite(value).all():
+            raise HoldfastError(f"the importance of {name} has values that are no numbers; measure it anew")
+    free = [name for name in weights if name not in values and "lora_A." not in name]
+    if free:
+        warnings.warn(
+            f"{len(free)} trained tensors have no importance and are not held, such as {free[0]}",
+            stacklevel=3,
+        )
+
+
+def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
+    """a = min(α / mean α, cap), the mean over all weights or over each tensor."""
+    if how == "none":
+        scaled = {name: precise(value) for name, value in values.items()}
+    else:
+        overall = _mean(values)
+        scales = {
+            name: _mean({name: value}) if how == "tensor" else overall for name, value in values.items()
+        }
+        scaled = {name: precise(value) / (scales[name] or 1.0) for name, value in values.items()}
+    return scaled if cap is None else {name: value.clamp(max=cap) for name, value in scaled.items()}
+
+
+def relatively(
+    past: Params,
+    ahead: Params,
+    *,
+    lam: float = 1.0,
+    lam_max: float | None = None,
+    up: float = 0.0,
+    down: float = 1.0,
+    fraction: float = 0.8,
+    strategy: Strategy = "balance",
+    normalise: Normalise = "global",
+    cap: float | None = CAP,
+) -> Params:
+    """α' (equations 4 and 5) of importances that are brought to one scale, that of the past."""
+    scale = _mean(past) or 1.0
+    held = normalised(past, normalise, cap)
+    found = {}
+    for name, value in past.items():
+        rho = relative_importance(precise(value) / scale, precise(ahead[name]).to(value.device) / scale)
+        tau = cutoff(rho, fraction)
+        lowest, highest = up_bounds(tau, lam, lam_max or 0.0)
+        found[name] = modulate(held[name], rho, tau, lowest + up * (highest - lowest), down, strategy)
+    return found
+
+
+def _mean(values: Params) -> float:
+    count = sum(value.numel() for value in values.values())
+    return math.fsum(float(value.sum(dtype=torch.float64)) for value in values.values()) / max(count, 1)
