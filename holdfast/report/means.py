@@ -19,9 +19,12 @@ Found = dict[Place, float]
 
 
 def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> Found:
-    """A metric at every place where it can be told."""
-    found = {run.where: section.metric(run, metric, tasks) for run in runs}
-    return {place: value for place, value in found.items() if value is not None}
+    """A metric at every place where it can be told; the mean of runs that come to the same there."""
+    found: dict[Place, list[float]] = {}
+    for run in runs:
+        if (value := section.metric(run, metric, tasks)) is not None:
+            found.setdefault(run.where, []).append(value)
+    return {place: fmean(own) for place, own in found.items()}
 
 
 def mean_cell(
@@ -44,15 +47,20 @@ def mean_cell(
 def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
     """Which means are best and second: of those over the same places, and a bound is none of them.
 
-    The places are those of the methods that have most of them; where such methods disagree, what more have.
+    See `most_places`.
     """
-    sets = Counter(frozenset(own) for label, own in found.items() if not is_bound(label) and own)
-    places = max(sets, key=lambda one: (len(one), sets[one], sorted(one)), default=frozenset())
+    places = most_places({label: own for label, own in found.items() if not is_bound(label)})
     means = [
         fmean(own.values()) if not is_bound(label) and own.keys() == places and places else None
         for label, own in found.items()
     ]
     return dict(zip(found, ranked(means, high=high), strict=True))
+
+
+def most_places(found: Mapping[str, Found]) -> frozenset[Place]:
+    """Where the methods have been that have been at most places; where such disagree, what more have."""
+    sets = Counter(frozenset(own) for own in found.values() if own)
+    return max(sets, key=lambda one: (len(one), sets[one], sorted(one)), default=frozenset())
 
 
 def is_bound(label: str) -> bool:
@@ -89,13 +97,16 @@ def against_best(
 ) -> tuple[str, dict[str, tuple[Comparison, float]]]:
     """The method with the highest mean where all have been, and how it differs from each other one.
 
+    Where there is no such place, as in a study that is half done, it is the best of those at most places.
     Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
     correction is for the comparisons of all methods with all, not for those that are shown.
     """
-    everywhere = set.intersection(*(set(own) for own in found.values())) if found else set()
-    if not everywhere:
+    everywhere = frozenset.intersection(*map(frozenset, found.values())) if found else frozenset()
+    places = everywhere or most_places(found)
+    able = [label for label, own in found.items() if own.keys() >= places]
+    if not places or len(able) < 2:
         return "", {}
-    best = max(found, key=lambda label: fmean(found[label][place] for place in everywhere))
+    best = max(able, key=lambda label: fmean(found[label][place] for place in places))
     tests = {}
     for pair in combinations(found, 2):
         first, second = sorted(pair, key=lambda label: label != best)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,8 @@ from holdfast.report.figures import Figure
 from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Table, html
 
-SPREADS = 12  # runs whose relative importance is drawn in a section
+SPREADS = 12  # runs whose relative importance is drawn in a section, while the page has room
+ROOM = 6_000_000  # bytes of a page for such figures and for search traces; the records have all of them
 ASSETS = Path(__file__).parent / "assets"
 
 
@@ -25,8 +26,8 @@ def write_page(
     path: Path, sections: Sequence[tuple[Section, list[Table]]], complaints: Sequence[str]
 ) -> Path:
     """Write the page of these sections with their tables."""
-    numbers = count(1)
-    body = "".join(_section(section, tables, numbers) for section, tables in sections)
+    numbers, room = count(1), Room(ROOM)
+    body = "".join(_section(section, tables, numbers, room) for section, tables in sections)
     about = (
         "One task after another, no old data kept, no task id given. Scores are macro-F1 &times; 100 on test "
         "sentences; a number leads to the record it came from."
@@ -49,7 +50,28 @@ def assemble(path: Path, about: str, top: str, body: str) -> Path:
     return path
 
 
-def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
+class Room:
+    """How much of a page is left for figures that are looked up, not read."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def fill(self, figures: Iterable[Figure], numbers: count[int]) -> tuple[str, int]:
+        """Figures as long as there is room for them, and how many had to be left out."""
+        drawn, left_out = [], 0
+        for figure in figures:
+            text = figure_html(figure, numbers) if self.left > 0 else ""
+            self.left -= len(text)
+            drawn.append(text)
+            left_out += not text
+        return "".join(drawn), left_out
+
+
+def _left_out(number: int) -> str:
+    return f"<p class=note>{number} more are not drawn, for want of room; the records have them.</p>"
+
+
+def _section(section: Section, tables: list[Table], numbers: count[int], room: Room) -> str:
     shown = {"main": (draw.curves(section), draw.trade_off(section))}.get(section.view, ())
     pictures = [figure for figure in shown if figure is not None]
     if section.view == "strategies":
@@ -67,8 +89,8 @@ def _section(section: Section, tables: list[Table], numbers: count[int]) -> str:
     parts += rest
     parts += [_folded(table.title.rpartition(": ")[2], html(table, headed=False)) for table in folded]
     parts.append(_matrices(section))
-    parts.append(_traces(section, numbers))
-    parts.append(_spreads(section, numbers))
+    parts.append(_traces(section, numbers, room))
+    parts.append(_spreads(section, numbers, room))
     return "".join([*parts, "</section>"])
 
 
@@ -92,31 +114,30 @@ def _matrices(section: Section) -> str:
     )
 
 
-def _traces(section: Section, numbers: count[int]) -> str:
+def _traces(section: Section, numbers: count[int], room: Room) -> str:
     found = [draw.search_trace(run) for runs in section.by_label().values() for run in runs if run.record]
-    drawn = "".join(figure_html(figure, numbers) for figure in found if figure is not None)
-    return (
-        _folded("search traces: λ against the validation score", f"<div class=figures>{drawn}</div>")
-        if drawn
-        else ""
+    drawn, more = room.fill((figure for figure in found if figure is not None), numbers)
+    if not drawn and not more:
+        return ""
+    words = _left_out(more) if more else ""
+    return _folded(
+        "search traces: λ against the validation score", f"{words}<div class=figures>{drawn}</div>"
     )
 
 
-def _spreads(section: Section, numbers: count[int]) -> str:
+def _spreads(section: Section, numbers: count[int], room: Room) -> str:
     runs = [run for run in section.made if any(one.get("spread") for one in (run.record or {})["chosen"])]
-    # A page has room for so many; the records have all of them.
     shown = sorted(runs, key=lambda run: (run.where[1], run.label, run.where))[:SPREADS]
-    drawn = "".join(figure_html(figure, numbers) for run in shown for figure in draw.spread(run))
+    drawn, more = room.fill((figure for run in shown for figure in draw.spread(run)), numbers)
+    if not drawn and not more:
+        return ""
     words = "<p>How much of a weight's importance is the past's when a task is about to be learnt.</p>"
     if len(runs) > SPREADS:
         words += (
             f"<p class=note>{SPREADS} of {len(runs)} runs are drawn; the others are in their records.</p>"
         )
-    return (
-        _folded("relative importance by layer and component", f"{words}<div class=figures>{drawn}</div>")
-        if drawn
-        else ""
-    )
+    words += _left_out(more) if more else ""
+    return _folded("relative importance by layer and component", f"{words}<div class=figures>{drawn}</div>")
 
 
 def figure_html(figure: Figure, numbers: count[int]) -> str:
@@ -155,7 +176,8 @@ def _heat_map(run: Run) -> str:
 def _cell(value: float | None) -> str:
     if value is None:
         return "<td></td>"
-    ink = "paper" if value > 0.55 else "ink"
+    # Dark ink on light tints and the other way round; where it turns depends on the theme.
+    ink = "ink" if value <= 0.55 else "late" if value < 0.9 else "paper"
     tint = f"color-mix(in srgb, var(--mark) {8 + 92 * value:.0f}%, var(--paper))"
     return f"<td style='background:{tint};color:var(--{ink})'>{100 * value:.1f}</td>"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,7 +47,11 @@ class Run:
     @property
     def label(self) -> str:
         """The method and what was set of it: what is set is not searched, so that even a default counts."""
-        values = ", ".join(f"{name} {value}" for name, value in self.own.items())
+        return self.label_without("")
+
+    def label_without(self, field: str) -> str:
+        """The same but for one field, which a table has a column for."""
+        values = ", ".join(f"{name} {value}" for name, value in self.own.items() if name != field)
         return f"{self.method} ({values})" if values else self.method
 
     @cached_property
@@ -114,12 +119,13 @@ class Section:
         return found
 
     def naive(self, run: Run) -> Run | None:
-        """The `seq` run that forward transfer is measured against."""
-        for other in self.made:
-            if other.method == "seq" and other.where == run.where and run.record and other.record:
-                # A user's own files may have changed between the two.
-                return other if other.record["tasks"] == run.record["tasks"] else None
-        return None
+        """The `seq` run that forward transfer is measured against: the plain one, or the only one."""
+        beside = [other for other in self.made if other.method == "seq" and other.where == run.where]
+        beside = [other for other in beside if not other.own] or beside
+        if len(beside) != 1 or run.record is None or beside[0].record is None:
+            return None
+        # A user's own files may have changed between the two.
+        return beside[0] if beside[0].record["tasks"] == run.record["tasks"] else None
 
     def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
         """A metric of a run, after so many tasks; None where it cannot be told."""
@@ -131,10 +137,8 @@ class Section:
         if run.joint:
             return None
         if name == "FWT":
-            naive = self.naive(run)
-            if naive is None or naive is run:
-                return None
-            return metrics.forward_transfer(F, naive.after(len(F)))
+            naive = None if run.method == "seq" else self.naive(run)
+            return None if naive is None else metrics.forward_transfer(F, naive.after(len(F)))
         return metrics.forgetting(F) if name == "CF" else metrics.positive_backward_transfer(F)
 
 
@@ -157,9 +161,11 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
             complaints.append(f"{path} left out: {why}")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
+    # Records of a user's files as they were before have the same spec: what was asked for last counts.
+    asked = {str(run.get("digest")) for suite in suites for run in suite["runs"] if isinstance(run, dict)}
     first: dict[str, str] = {}
-    for digest, run in list(runs.items()):
-        same = json.dumps(run.spec, sort_keys=True)
+    for digest in sorted(runs, key=lambda one: (one not in asked, *_newest_first(directory, runs[one]))):
+        same = json.dumps(runs[digest].spec, sort_keys=True)
         if first.setdefault(same, digest) != digest:
             complaints.append(f"{directory / digest}.json left out: the same run as {first[same]}.json")
             del runs[digest]
@@ -168,7 +174,8 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     for suite in suites:
         try:
             planned = [_planned(run["digest"], run["spec"]) for run in suite["runs"]]
-            members = [runs.get(run.digest, run) for run in planned]
+            # A user's files may have moved since: where they are now is in the plan.
+            members = [replace(runs.get(run.digest, run), spec=run.spec) for run in planned]
             sections += _split(suite["view"], suite["suite"], suite["about"], members)
         except (HoldfastError, KeyError, TypeError, AttributeError, ValueError):
             complaints.append(f"{suite['suite']}.suite.json left out: not a list of runs")
@@ -176,6 +183,12 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
         told |= {run.digest for run in planned}
     sections += _split("main", "", "", [run for digest, run in runs.items() if digest not in told])
     return sections, complaints
+
+
+def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
+    """What bears the name of its spec goes before a copy; where files name it, the newest."""
+    named = run.spec["stream"] in STREAMS and Spec.from_json(run.spec).digest() == run.digest
+    return not named, -(directory / f"{run.digest}.json").stat().st_mtime
 
 
 def _run(path: Path, content: Any) -> Run:
@@ -219,7 +232,7 @@ def _check_types(content: dict[str, Any]) -> None:
     for choice in choices:
         known = (choice.get(name) for name in KNOBS)
         numbers += [value for value in known if value is not None and value != "inf"]
-    if not all(isinstance(n, int | float) and not isinstance(n, bool) for n in numbers):
+    if not all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
         raise TypeError("a number is none")
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a name is none")

@@ -53,7 +53,7 @@ def holm(values: Sequence[float]) -> list[float]:
     found = [math.nan] * len(values)
     known = sorted((p, i) for i, p in enumerate(values) if not math.isnan(p))
     largest = 0.0
-    for rank, (p, i) in enumerate(known):
-        largest = max(largest, min(1.0, p * (len(known) - rank)))
+    for rank, (p, i) in enumerate(known):  # one that cannot be told was looked at all the same
+        largest = max(largest, min(1.0, p * (len(values) - rank)))
         found[i] = largest
     return found

@@ -97,7 +97,7 @@ def compared(section: Section, name: str) -> Table:
         numbers = (
             str(gap.count),
             f"{100 * gap.mean:+.2f}",
-            f"{100 * (gap.mean - half):+.2f} to {100 * (gap.mean + half):+.2f}",
+            "-" if math.isnan(p) else f"{100 * (gap.mean - half):+.2f} to {100 * (gap.mean + half):+.2f}",
             "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         )
         common = found[best].keys() & found[label].keys()
@@ -147,7 +147,7 @@ def thresholds(section: Section, name: str) -> Table:
     blocks: dict[float, dict[str, list[Run]]] = {}
     for run in _sorted(section):
         if run.method != "seq":
-            blocks.setdefault(run.share or 0.0, {}).setdefault(run.method, []).append(run)
+            blocks.setdefault(run.share or 0.0, {}).setdefault(run.label_without("thr"), []).append(run)
     rows = []
     for thr, methods in sorted(blocks.items(), reverse=True):
         rank = {
@@ -174,9 +174,9 @@ def thresholds(section: Section, name: str) -> Table:
 
 def tau(section: Section, name: str) -> Table:
     """The paper's ablation of the cut-off, after the second, third, ... task."""
-    groups: dict[float, list[Run]] = {}
+    groups: dict[tuple[float, str], list[Run]] = {}
     for run in sorted((run for run in section.runs if run.method == "la"), key=_fraction, reverse=True):
-        groups.setdefault(_fraction(run), []).append(run)
+        groups.setdefault((_fraction(run), run.label_without("fraction")), []).append(run)
     shown = {"Ov": "↑", "CF": "↓", "FWT": "↑"}
     rows = []
     longest = max((len(run.matrix) for runs in groups.values() for run in runs), default=0)
@@ -187,16 +187,18 @@ def tau(section: Section, name: str) -> Table:
             )
             for metric, up in _directions(shown).items()
         }
-        for at, runs in groups.items():
+        for kind, runs in groups.items():
+            at, label = kind
             made = [run for run in runs if run.record]
-            found = [mean_cell(section, runs, metric, rank[metric][str(at)], tasks) for metric in shown]
-            theirs = published.TAU.get((tasks, at) if _papers(runs) else (0, 0), ("-",) * 5)
+            found = [mean_cell(section, runs, metric, rank[metric][str(kind)], tasks) for metric in shown]
+            theirs = published.TAU.get((tasks, at) if _papers(runs) and label == "la" else (0, 0), ("-",) * 5)
             own = tuple(run.digest for run in made)
             knobs = [
                 Cell("; ".join(_short(_chosen(run, tasks).get(key)) for run in made) or "-", records=own)
                 for key in ("lam", "down", "up")
             ]
-            rows.append([Cell(str(tasks)), Cell(f"{at:.2f}"), *knobs, *found, *map(Cell, theirs)])
+            what = f"{at:.2f}{label.removeprefix('la')}"
+            rows.append([Cell(str(tasks)), Cell(what), *knobs, *found, *map(Cell, theirs)])
     columns = ["tasks", "τ / mean ρ", "λ", "λ_down", "m", *_heads(shown)]
     columns += [f"paper {what}" for what in ("λ_down", "λ_up", "Ov", "CF", "FWT")]
     note = "m says where λ_up lies between 1/τ (0) and λ_max/λ (1)."
