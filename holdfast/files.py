@@ -100,22 +100,27 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
 @contextmanager
 def shared(directory: Path) -> Iterator[Callable[[], bool]]:
     """Work beside others in a directory; what is yielded tells, at the end, whether one is the last."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        opened = open(directory / ".users", "w")  # noqa: SIM115
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
-    with opened as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+    path = directory / ".users"
+    while True:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            opened = open(path, "w")  # noqa: SIM115
+        except OSError as error:
+            raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
+        with opened as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # whoever was the last has cleared it away
 
-        def last() -> bool:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
+            def last() -> bool:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                return True
 
-        yield last
+            yield last
+            return
 
 
 def sync_directory(path: Path) -> None:

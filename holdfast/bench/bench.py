@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,10 @@ from holdfast.bench.engine import Engine
 from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
-from holdfast.bench.worker import Job
+from holdfast.bench.worker import Event, Job
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, shared, write_json
+from holdfast.files import locked, read_json, shared, write_json
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,49 @@ def bench(
     """Run what is missing; the failures that are left."""
     check_data(suite, data_dir)
     failures: list[Failure] = []
+    # Once: a user's files, by which a run is named, may be edited while it goes on.
+    records = [out / f"{spec.digest()}.json" for spec in suite.specs]
     with shared(out / ".trials") as last:
         _keep_manifest(suite, out)
-        missing, known = _sort_out(suite, out, failures)
+        missing, known = _sort_out(list(zip(suite.specs, records, strict=True)), failures)
         if missing:
             jobs = [
-                Job(spec.to_json(), str(out), _absolute(data_dir), suite.share, track) for spec in missing
+                Job(spec.to_json(), str(out), _absolute(data_dir), suite.share, track) for spec, _ in missing
             ]
-            with board(len(suite.specs), engine.at_once(max(spec.threads for spec in missing))) as show:
-                show.start(missing, known)
+            with board(len(suite.specs), engine.at_once(max(spec.threads for spec, _ in missing))) as show:
+                show.start([spec for spec, _ in missing], known)
                 for report in engine.run(jobs):
-                    spec, kind = missing[report.number], report.event["kind"]
-                    if kind == "failed":
-                        failures.append(Failure(spec, report.event["why"]))
-                    record = read_json(out / f"{spec.digest()}.json") if kind == "done" else None
-                    show.event(report.number, report.event, record)
-        if not failures and last():  # what runs have shared serves nobody any more
-            shutil.rmtree(pool_of(out), ignore_errors=True)
-            (out / ".trials" / ".users").unlink(missing_ok=True)
+                    spec, path = missing[report.number]
+                    event, record = _ended(report.event, path)
+                    if event["kind"] == "failed":
+                        failures.append(Failure(spec, event["why"]))
+                    show.event(report.number, event, record)
+        if not failures and last():
+            _tidy(out)
     return failures
+
+
+def _tidy(out: Path) -> None:
+    """What runs have shared serves nobody any more, nor what one left that was killed at its very end."""
+    for path in (out / ".trials").glob("*"):
+        if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
+            shutil.rmtree(path, ignore_errors=True)
+    (out / ".trials" / ".users").unlink(missing_ok=True)
+
+
+def _manifests(out: Path) -> Path:
+    """What is locked while a manifest is written."""
+    return out / ".trials" / "manifests"
+
+
+def _ended(event: Event, path: Path) -> tuple[Event, Any]:
+    """What happened to a run, and its record where that is its end; one that is not there is a failure."""
+    if event["kind"] != "done":
+        return event, None
+    try:
+        return event, read_json(path)
+    except HoldfastError as error:
+        return {"kind": "failed", "why": f"{error}; were its files edited meanwhile?"}, None
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -69,11 +93,13 @@ def _absolute(path: Path | None) -> str | None:
 def _keep_manifest(suite: Suite, out: Path) -> None:
     """Note which runs there should be, beside those that were asked for under this name before."""
     path, manifest = out / f"{suite.name}.suite.json", suite.manifest()
-    if path.exists():
-        with suppress(HoldfastError, KeyError, TypeError):
-            asked = {run["digest"] for run in manifest["runs"]}
-            manifest["runs"] += [run for run in read_json(path)["runs"] if run["digest"] not in asked]
-    write_json(path, manifest)
+    with locked(_manifests(out), patience=10.0):  # others may be at the same suite
+        if path.exists():
+            with suppress(HoldfastError, KeyError, TypeError):
+                # The same run under another digest is of a user's files as they were before.
+                asked = [run["spec"] for run in manifest["runs"]]
+                manifest["runs"] += [run for run in read_json(path)["runs"] if run["spec"] not in asked]
+        write_json(path, manifest)
 
 
 def check_data(suite: Suite, data_dir: Path | None) -> None:
@@ -84,13 +110,14 @@ def check_data(suite: Suite, data_dir: Path | None) -> None:
             raise HoldfastError(f"{spec.stream} has {len(stream)} tasks, not {spec.tasks}")
 
 
-def _sort_out(suite: Suite, out: Path, failures: list[Failure]) -> tuple[list[Spec], list[dict[str, Any]]]:
+def _sort_out(
+    runs: Sequence[tuple[Spec, Path]], failures: list[Failure]
+) -> tuple[list[tuple[Spec, Path]], list[dict[str, Any]]]:
     """The runs to make, and the records that are there; what is neither is a failure."""
     missing, known = [], []
-    for spec in suite.specs:
-        path = out / f"{spec.digest()}.json"
+    for spec, path in runs:
         if not path.exists():
-            missing.append(spec)
+            missing.append((spec, path))
             continue
         try:
             record = read_json(path)

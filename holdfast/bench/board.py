@@ -70,6 +70,8 @@ class Board(AbstractContextManager["Board"]):
             row.done = event["number"] - 1
             row.training = row.epoch = ""
             self.reached(row)
+        elif kind == "note":
+            self.say(f"  {name_of(spec)}: {event['text']}")
         elif kind == "trial":
             row.training, row.epoch = f"training {event['number']}: {event['what']}", ""
         elif kind == "epoch":
@@ -101,14 +103,14 @@ class Board(AbstractContextManager["Board"]):
         """How long the rest may take: no less than the longest run that is going on."""
         if not self.spent or self.ended == len(self.missing):
             return ""
-        running = [self._rest(row) for row in self.rows.values()]
+        running = [self._rest(row) for row in list(self.rows.values())]  # drawn while runs come and go
         waiting = [self._usual(spec) for spec in self.missing[self.ended + len(self.rows) :]]
         rest = max([*running, sum(running + waiting) / self.at_once])
         return f"  (about {minutes(rest)} left)"
 
     def _usual(self, spec: Spec) -> float:
         """What a run takes, by those of the same method and stream, or else by all."""
-        everything = [seconds for some in self.spent.values() for seconds in some]
+        everything = [seconds for some in list(self.spent.values()) for seconds in some]
         return fmean(self.spent.get((spec.method, spec.stream), everything))
 
     def _rest(self, row: Row) -> float:
@@ -143,7 +145,7 @@ class LiveBoard(Board):
     def render(self) -> Group:
         """The board as it is now."""
         table = Table(box=None, padding=(0, 2, 0, 0))
-        for row in self.rows.values():
+        for row in list(self.rows.values()):
             since = minutes(time.monotonic() - row.began)
             if self.spent or row.done:
                 since += f", about {minutes(self._rest(row))} left"

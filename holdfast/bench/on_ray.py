@@ -62,7 +62,10 @@ class OnRay(Engine):
         begun: set[int] = set()
         try:
             while waiting:
-                ready, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK)
+                try:
+                    ready, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK)
+                except ray.exceptions.RayError as error:
+                    raise HoldfastError(f"the cluster is gone ({error}); the same command goes on") from None
                 for number, event in self._events(told):
                     if event["kind"] == "begun" or number in begun:
                         begun.add(number)
@@ -97,8 +100,9 @@ class OnRay(Engine):
         try:
             outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
-            first = str(error).strip().partition("\n")[0]
-            return {"kind": "failed", "why": f"lost on the cluster after {RETRIES} retries: {first}"}
+            last = str(getattr(error, "cause", None) or error).strip().rpartition("\n")[2]
+            tried = f" after {RETRIES} retries" if isinstance(error, self.ray.exceptions.RayTaskError) else ""
+            return {"kind": "failed", "why": f"lost on the cluster{tried}: {last}"}
         if "record" not in outcome:
             return {"kind": "failed", "why": outcome["why"]}
         try:
@@ -148,7 +152,10 @@ def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
     """A Ray task: one run in a worker process, in a folder of its node's cache; gives back its record."""
     from holdfast.bench.spec import Spec
 
-    digest = Spec.from_json(job.spec).digest()
+    try:
+        digest = Spec.from_json(job.spec).digest()
+    except HoldfastError as error:  # data that this node cannot read
+        return {"why": str(error)}
     # What a node has kept of other code is not a result of this one.
     scratch = cache_dir() / "bench" / f"{digest}-{code_hash()[:12]}"
     last: Event = {"kind": "begun"}

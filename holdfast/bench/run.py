@@ -57,8 +57,10 @@ def run(
     With `share`, trainings that another run in `out` has made too are not made again.
     """
     path = out / f"{spec.digest()}.json"
+    workspace = out / ".trials" / path.stem
     if path.exists():
         record: Record = read_json(path)
+        shutil.rmtree(workspace, ignore_errors=True)  # a kill may have come just before
         return record
     # Everything that can be wrong with the request comes first, so that nothing is left behind.
     whole, settings = spec.load_stream(data_dir), spec.settings()
@@ -68,7 +70,6 @@ def run(
     lessons = method.curriculum(stream)
     for task in lessons:
         method.admit(task)
-    workspace = out / ".trials" / path.stem
     logs = out / "tracking" / f"{spec.method}-{path.stem}"
     accelerator = Accelerator(log_with=check_tracker(track), project_dir=logs if track else None)
     try:
@@ -77,6 +78,9 @@ def run(
         raise HoldfastError(f"cannot write to {out}: {error.strerror}; choose another --out") from error
     # Processes launched together work on one run: the first of them stands for all.
     with locked(workspace, patience=3.0) if accelerator.is_main_process else nullcontext():
+        if path.exists():  # whoever held the lock has made it
+            shutil.rmtree(workspace, ignore_errors=True)
+            return dict(read_json(path))
         learner = Learner(
             model,
             method,

@@ -51,8 +51,7 @@ class Spec:
             # All labels come with the first domain: rows are never added and never unseen, so that these two
             # say nothing there, and a run with them is the run without them.
             chosen = {name: value for name, value in chosen.items() if name not in ("head", "logits")}
-        if stream in STREAMS and rest.get("order") is None and 1 in STREAMS[stream].orders:
-            rest["order"] = "1"
+        rest["order"] = _order(stream, rest.get("order"))
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
 
     def digest(self) -> str:
@@ -72,7 +71,7 @@ class Spec:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Spec:
         """What `to_json` gave."""
-        return cls(**content)
+        return cls(**{**content, "order": _order(content["stream"], content.get("order"))})
 
     def settings(self) -> Settings:
         """Preset, then the cap, then what was set by name."""
@@ -106,3 +105,9 @@ class Spec:
             label_column=settings.label_column,
         )
         return stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)
+
+
+def _order(stream: Any, order: Any) -> Any:
+    """The first order by the one name it has: its number in streams with numbered orders, else none."""
+    numbered = stream in STREAMS and 1 in STREAMS[stream].orders
+    return ("1" if numbered else None) if order in (None, "1") else order

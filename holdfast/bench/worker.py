@@ -57,6 +57,10 @@ class Events(Progress):
         """How many tasks there will be."""
         self.tell(kind="plan", tasks=tasks)
 
+    def note(self, text: str) -> None:
+        """Something a user should hear."""
+        self.tell(kind="note", text=text)
+
     def task(self, number: int, name: str) -> None:
         """A task begins."""
         self.tell(kind="task", number=number, name=name)

@@ -1,0 +1,86 @@
+"""Records of a suite while things change around it: files, other processes, what a kill has left."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from test_bench import SETTINGS, Quiet, files  # noqa: F401
+
+from holdfast.bench import Spec
+from holdfast.bench.bench import bench
+from holdfast.bench.board import Board
+from holdfast.bench.engine import Engine, Report
+from holdfast.bench.run import run
+from holdfast.bench.suite import Suite
+from holdfast.bench.worker import Event, Job
+from holdfast.files import shared
+
+
+class Scripted(Engine):
+    """Says what it is told to, and does nothing."""
+
+    def __init__(self, *events: Event) -> None:
+        self.events = events
+
+    def at_once(self, threads: int) -> int:
+        return 1
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+        for number in range(len(jobs)):
+            for event in self.events:
+                yield Report(number, event)
+
+
+def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(
+    files: Path,  # noqa: F811
+    one_layer: str,
+    tmp_path: Path,
+) -> None:
+    specs = tuple(
+        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=one_layer)
+        for method in ("seq", "mas")
+    )
+    out = tmp_path / "out"
+    failures = bench(Suite("s", specs), out, Scripted({"kind": "begun"}, {"kind": "done"}), Quiet)
+    assert [failure.spec.method for failure in failures] == ["seq", "mas"], "each is told, none ends the rest"
+    assert all("edited meanwhile" in failure.why for failure in failures)
+
+
+def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    board = Board(Console(width=200), 1, 1)
+    board.start([Spec.create(method="seq", stream="home")], [])
+    board.event(0, {"kind": "begun"}, None)
+    board.event(0, {"kind": "note", "text": "caution: forgets everything"}, None)
+    assert "seq home seed 0: caution: forgets everything" in capsys.readouterr().out
+
+
+def test_a_kill_at_the_very_end_leaves_nothing_for_ever(
+    files: Path,  # noqa: F811
+    one_layer: str,
+    tmp_path: Path,
+) -> None:
+    spec = Spec.create(method="slda", stream=str(files), settings=SETTINGS, model=one_layer)
+    record = run(spec, tmp_path)
+    left = tmp_path / ".trials" / spec.digest() / "some.trial"
+    for _ in range(2):  # by itself, and within a suite
+        left.parent.mkdir(parents=True)
+        left.touch()
+        assert run(spec, tmp_path) == json.loads((tmp_path / f"{spec.digest()}.json").read_text()) == record
+        assert not left.exists()
+        left.parent.mkdir(parents=True)
+        left.touch()
+        assert bench(Suite("s", (spec,)), tmp_path, Scripted(), Quiet) == []
+        assert not left.exists()
+
+
+def test_who_comes_while_the_last_one_clears_up_is_counted(tmp_path: Path) -> None:
+    with shared(tmp_path) as first:
+        assert first()
+        (tmp_path / ".users").unlink()
+        with shared(tmp_path) as second, shared(tmp_path) as third:
+            assert not third(), "the second is there too"
+            del second
