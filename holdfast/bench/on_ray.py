@@ -12,6 +12,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
     except HoldfastError as error:  # data that this node cannot read
         return {"why": str(error)}
     # What a node has kept of other code is not a result of this one.
-    scratch = cache_dir() / "bench" / f"{digest}-{code_hash()[:12]}"
+    scratch = cache_dir() / "bench" / f"{digest}-{code_hash()[:12]}-{version('torch')}"
     last: Event = {"kind": "begun"}
     _tell(told, number, last)
     with working(replace(job, out=str(scratch), share=False)) as (process, said):

@@ -14,6 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 
 from holdfast import metrics
@@ -107,7 +108,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
     trials: list[dict[str, Any]] = []
     scores: dict[str, list[list[float | None]]] = {"test": [], "valid": []}
     passes: dict[str, Passes] = {"chosen": {}, "search": {}}
-    spent = 0.0
+    spent, peak = 0.0, 0
     revisions: list[str | None] = []
     if store.current is not None:
         tensors, meta = store.load()
@@ -115,7 +116,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         chosen, trials, scores, passes, spent = (
             meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
         )
-        revisions = meta["run"].get("revisions", [])
+        revisions, peak = meta["run"].get("revisions", []), meta["run"].get("peak_memory", 0)
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
     # What is committed while a run goes on is not what made it; one that was resumed may be made by two.
     revisions = list(dict.fromkeys([*revisions, _revision()]))
@@ -145,6 +146,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             "scores": scores,
             "passes": passes,
             "seconds": seconds,
+            "peak_memory": max(peak, _peak_memory()),
             "revisions": revisions,
         }
         if learner.accelerator.is_main_process:
@@ -162,7 +164,8 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "predictions": [learner.predict(task.test.texts) for task in stream],
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
-        "peak_memory": _peak_memory(),
+        "peak_memory": max(peak, _peak_memory()),
+        "device": learner.accelerator.device.type,
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "revision": ", ".join(filter(None, revisions)) or None,
     }
@@ -189,7 +192,9 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
 
 
 def _peak_memory() -> int:
-    """The most memory this process has held, in bytes."""
+    """The most memory this process has held, in bytes: on the GPU where it works on one."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the parent held when it started us
         return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]

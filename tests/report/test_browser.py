@@ -1,0 +1,53 @@
+"""The page in a real browser, if there is one: it draws, says nothing odd and asks the network for nothing."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_report import joint, matrix, put, spec
+
+from holdfast.report import write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
+]
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
+def test_the_page_draws_and_complains_of_nothing(tmp_path: Path, width: int, dark: bool) -> None:
+    for order in (1, 2):
+        put(tmp_path, spec("seq", order), matrix(0.1, 0.2, 0.9))
+        put(tmp_path, spec("mtl", order), joint(0.95))
+        put(tmp_path, spec("la", order), matrix(0.6, 0.7, 0.8))
+    page = write_report(tmp_path).page
+    done = subprocess.run(
+        [
+            str(CHROMIUM),
+            *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+            *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+            *("--enable-logging=stderr", "--host-resolver-rules=MAP * ~NOTFOUND"),
+            *(["--blink-settings=preferredColorScheme=0"] if dark else []),
+            f"--log-net-log={tmp_path / 'net.json'}",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            f"--window-size={width},2000",
+            "--virtual-time-budget=8000",
+            "--dump-dom",
+            page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    asked = re.findall(r'"url":"https?://([^/"]+)', (tmp_path / "net.json").read_text())
+    assert {host for host in asked if not host.endswith(".google.com")} == set(), (
+        "the browser's own are Google's"
+    )
+    assert done.stdout.count("main-svg") >= 2, "the two figures of the section"
+    assert "60.0" in done.stdout
