@@ -1,4 +1,4 @@
-"""The page in a real browser, if there is one: it draws, says nothing odd and asks the network for nothing."""
+"""The page in a real browser, if there is one: it draws, says nothing odd, asks nothing of the network."""
 
 from __future__ import annotations
 
