@@ -83,7 +83,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "train_per_class": 16,
         "valid_per_class": 8,
         "batch_size": 16,
-        "epochs": 5,
+        "epochs": 6,
         "patience": 2,
         "rates": (3e-3,),
         "sgd_rates": (3e-2,),
