@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from holdfast.errors import HoldfastError
 
@@ -65,6 +65,20 @@ def uninterrupted() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def _opened(path: Path) -> IO[str]:
+    """A file to lock, in a directory that need not be there yet."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "w")
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {path.parent}: {error.strerror or error}") from error
+
+
+def _gone(path: Path, file: IO[str]) -> bool:
+    """Whether the file that was opened there has been cleared away since."""
+    return not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
 class Busy(HoldfastError):
     """Another process is at work where this one wants to be."""
 
@@ -78,12 +92,7 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     path = directory / ".lock"
     until = time.monotonic() + patience
     while True:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            opened = open(path, "w")  # noqa: SIM115
-        except OSError as error:
-            raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
-        with opened as file:
+        with _opened(path) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -91,7 +100,7 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
                     time.sleep(0.05)
                     continue
                 raise Busy(f"another process is at work in {directory}; wait for it to end") from None
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if _gone(path, file):
                 continue  # whoever held it has cleared the directory away
             yield
             return
@@ -102,14 +111,9 @@ def shared(directory: Path) -> Iterator[Callable[[], bool]]:
     """Work beside others in a directory; what is yielded tells, at the end, whether one is the last."""
     path = directory / ".users"
     while True:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            opened = open(path, "w")  # noqa: SIM115
-        except OSError as error:
-            raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
-        with opened as file:
+        with _opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if _gone(path, file):
                 continue  # whoever was the last has cleared it away
 
             def last() -> bool:
