@@ -46,11 +46,8 @@ StepSizes = Callable[..., Tensor | float]
 PIECE = 2**18  # numbers that are handled at once: a few such pieces fit into a cache
 LEAST = 1e-12  # a λ that holds nothing
 ON_GPU = 2**26  # where there is no such cache, and every call has its price
-FOLDER, ANCHOR, NOTE = (
-    "_protect",
-    "anchor.safetensors",
-    "protect.json",
-)  # the Hub does not get what begins with _
+FOLDER = "_protect"  # what begins with _ is not pushed to the Hub
+ANCHOR, NOTE = "anchor.safetensors", "protect.json"
 
 
 class Protect(TrainerCallback):
@@ -318,9 +315,9 @@ class Protect(TrainerCallback):
         tensors, self.mark = read_tensors(out / ANCHOR)
         if self.mark != noted["anchor"]:
             raise HoldfastError(f"{out / ANCHOR} is not the anchor of this training; start anew")
-        for kept in (self.anchor, self.weights):  # where and as finely as those that were made just now
-            saved = tensors["anchor" if kept is self.anchor else "weights"]
-            kept |= {name: saved[name].to(value.device, value.dtype) for name, value in kept.items()}
+        for saved, kept in ((tensors["anchor"], self.anchor), (tensors["weights"], self.weights)):
+            # Where and as finely as those that were made just now.
+            kept.update({name: saved[name].to(value.device, value.dtype) for name, value in kept.items()})
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
 
