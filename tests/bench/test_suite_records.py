@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from test_bench import SETTINGS, Quiet, files  # noqa: F401
+from test_bench import SETTINGS, Quiet, files, importable, records, suite_of, whole  # noqa: F401
+from test_run import installed  # noqa: F401
 
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.board import Board
-from holdfast.bench.engine import Engine, Report
+from holdfast.bench.engine import Engine, Local, Report
 from holdfast.bench.run import run
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
@@ -84,3 +86,38 @@ def test_who_comes_while_the_last_one_clears_up_is_counted(tmp_path: Path) -> No
         with shared(tmp_path) as second, shared(tmp_path) as third:
             assert not third(), "the second is there too"
             del second
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, with room for a few files only."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(
+    small_disk: Path,
+    whole: tuple[Suite, Path],  # noqa: F811
+) -> None:
+    suite, expected = whole
+    done, *rest = suite.specs
+    kept = (expected / f"{done.digest()}.json").read_bytes()
+    (small_disk / f"{done.digest()}.json").write_bytes(kept)
+    failures = bench(suite, small_disk, Local(2), Quiet)
+    assert {failure.spec.digest() for failure in failures} == {spec.digest() for spec in rest}
+    for failure in failures:
+        assert "No space left on device" in failure.why
+        assert "\n" not in failure.why
+    assert set(records(small_disk)) == {done.digest()}, "no half a record"
+    assert (small_disk / f"{done.digest()}.json").read_bytes() == kept
+    subprocess.run(["mount", "-o", "remount,size=256m", str(small_disk)], check=True)
+    assert bench(suite, small_disk, Local(2), Quiet) == []
+    assert records(small_disk) == records(expected)
