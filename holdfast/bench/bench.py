@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,8 @@ def bench(
         _keep_manifest(suite, out)
         missing, known = _sort_out(list(zip(suite.specs, records, strict=True)), failures)
         if missing:
-            jobs = [
-                Job(spec.to_json(), str(out), _absolute(data_dir), suite.share, track) for spec, _ in missing
-            ]
+            common = Job({}, str(out), _absolute(data_dir), suite.share, track, folder=str(Path.cwd()))
+            jobs = [replace(common, spec=spec.to_json()) for spec, _ in missing]
             with board(len(suite.specs), engine.at_once(max(spec.threads for spec, _ in missing))) as show:
                 show.start([spec for spec, _ in missing], known)
                 for report in engine.run(jobs):

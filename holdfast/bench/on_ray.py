@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import chdir, nullcontext, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -150,7 +150,13 @@ class OnRay(Engine):
 
 
 def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
-    """A Ray task: one run in a worker process, in a folder of its node's cache; gives back its record."""
+    """A Ray task: one run as if it had been started where the driver was, if the node has that folder."""
+    with chdir(job.folder) if Path(job.folder).is_dir() else nullcontext():
+        return _run(job, number, told)
+
+
+def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
+    """One run in a worker process, its trials in the node's cache; gives back its record."""
     from holdfast.bench.spec import Spec
 
     try:

@@ -39,6 +39,8 @@ class Job:
     """Cores to stay on; any if empty."""
     gpu: str | None = None
     """The one to use, if it is not for torch to choose."""
+    folder: str = "."
+    """Where the spec was given: relative paths in it start there, wherever the worker is at home."""
 
 
 class Events(Progress):

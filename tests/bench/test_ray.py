@@ -39,10 +39,12 @@ def test_a_killed_node_costs_a_retry_not_a_result(
     files: Path,  # noqa: F811
     one_layer: str,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from holdfast.bench.on_ray import OnRay
 
-    suite = suite_of(files, one_layer, "mas", "slda")
+    monkeypatch.chdir(files.parent)  # the cluster is at home elsewhere
+    suite = suite_of(Path(files.name), one_layer, "mas", "slda")
     first, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
     cluster.wait_for_nodes()
 
