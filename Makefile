@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUNS ?= runs/quick
+TORCH ?= $(shell grep '^torch==' constraints.txt)
 
 .PHONY: env run test lint bench clean
 
@@ -12,7 +13,7 @@ env: .venv/.ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; try make PYTHON=python3.11"; exit 2; }
 	@echo "building .venv (once; about a minute after downloads)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" 2>.venv/pip.log || { cat .venv/pip.log; exit 2; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check $(TORCH) 2>.venv/pip.log || { cat .venv/pip.log; exit 2; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' 2>.venv/pip.log || { cat .venv/pip.log; exit 2; }
 	@touch $@
 

@@ -2,7 +2,7 @@
 
 A moment that is a plain mean over tokens (mass 1) is small beside the identity: the published strengths then
 let every direction pass, and the method is sequential fine-tuning with smaller steps. Run it with
-python benchmarks/open_directions.py --data-dir ../shared/data
+python benchmarks/open_directions.py --data-dir DATA
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STRENGTHS = (0.005, 0.01, 0.03, 0.08, 0.1, 0.3)
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data-dir", type=Path, default=Path("../shared/data"))
+    arguments.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache")
     arguments.add_argument("--stream", default="hwu64")
     chosen = arguments.parse_args()
     settings = preset("small")

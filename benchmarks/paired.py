@@ -1,6 +1,7 @@
 """One method against others over the same test sentences: paired bootstrap of the difference in Ov.
 
-    python benchmarks/paired.py results/heads --stream annomi --method la+slda --against slda seq la mtl
+    python benchmarks/paired.py results/heads --data-dir DATA --stream annomi \\
+        --method la+slda --against slda seq la mtl
 
 reads the records of a folder (their predictions) and the gold labels from --data-dir. Orders that both
 methods have are taken together: a draw resamples the test sentences of each task, the same in every order.
@@ -22,7 +23,7 @@ parser.add_argument("--stream", required=True)
 parser.add_argument("--preset", default="small")
 parser.add_argument("--method", required=True)
 parser.add_argument("--against", nargs="+", required=True)
-parser.add_argument("--data-dir", type=Path, default=Path("../shared/data"))
+parser.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache")
 parser.add_argument("--draws", type=int, default=2000)
 
 

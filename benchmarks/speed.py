@@ -231,7 +231,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print the ratios as one JSON object")
-    parser.add_argument("--data-dir", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
+    parser.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache, else home")
     parser.add_argument("--sentences", type=int, default=960)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
