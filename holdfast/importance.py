@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from holdfast import distributed
 from holdfast.data.batches import Batch, Examples
+from holdfast.errors import HoldfastError
 from holdfast.losses import IGNORED
 from holdfast.models.classifier import Classifier, Output
 from holdfast.params import Params, precise, trainable
+from holdfast.settings import unknown
 
 Convention = Literal["per-sample", "lacl"]
 FisherLabels = Literal["true", "sample", "expected"]
@@ -44,6 +46,7 @@ def mas(
     def squared_norm(output: Output, batch: Batch) -> Tensor:
         return model.answers(output).square().sum(1)
 
+    _known(convention, Convention, "convention")
     if convention == "lacl":
         return _lacl(model, data, squared_norm)
     return _mean_over_samples(model, data, squared_norm, torch.abs, batch_size)
@@ -57,6 +60,7 @@ def fisher(
     y is the true label (the empirical Fisher), one drawn from the model's own p, or all of them weighted by p
     (the expectation itself, at one pass per label).
     """
+    _known(labels, FisherLabels, "labels")
     rows = model.head.visible_rows()
     column = torch.full((len(model.head.labels),), -1)
     column[rows] = torch.arange(len(rows))
@@ -83,10 +87,17 @@ def fisher(
     return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
 
 
+def _known(word: str, kinds: Any, name: str) -> None:
+    """Refuse a word that names nothing: it would be taken for the last of those that do."""
+    if word not in (known := get_args(kinds)):
+        raise HoldfastError(unknown(word, list(known), name))
+
+
 class SequenceSums:
     """Importance of a language model, one sequence at a time: constant memory, and it can stop and go on."""
 
     def __init__(self, model: nn.Module, kind: SequenceKind = "mas", *, squared: bool = False) -> None:
+        _known(kind, SequenceKind, "kind")
         self.kind = kind
         self.squared = squared
         self.count = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.models import Adapters, Usual
 from holdfast.params import Params
-from holdfast.settings import Settings, fields_of, from_json, setting, to_json
+from holdfast.settings import Settings, check, fields_of, from_json, setting, to_json
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
@@ -68,7 +69,10 @@ class Method:
     adapters: ClassVar[Adapters] = "always"
     """Whether the trunk shall be able to learn."""
 
-    lr: float = setting(3e-4, "learning rate", least=0)
+    lr: float = setting(3e-4, "learning rate", least=0, below=math.inf)
+
+    def __post_init__(self) -> None:
+        check(type(self), {name: getattr(self, name) for name in self.hyper_parameters()})
 
     # ---- the six hooks ----------------------------------------------------------------------------
 
@@ -137,9 +141,9 @@ class Method:
         return True
 
     def trains_as(self) -> dict[str, Any] | None:
-        """All that decides a training beside weights, state and data, where other methods would train alike.
+        """What decides a training besides weights, state and data, if other methods would make the same one.
 
-        Runs of one study share such trainings. None, the safe answer: nobody else trains like this.
+        Runs of one study share such trainings. None, the safe answer: no other method trains like this.
         """
         return {"lr": self.lr} if type(self) is Method else None
 
@@ -167,7 +171,9 @@ class Method:
 
     def set(self, **values: Any) -> None:
         """Set hyper-parameters, from Python values or from JSON."""
-        for name, value in from_json(type(self), values).items():
+        read = from_json(type(self), values)
+        check(type(self), read)
+        for name, value in read.items():
             setattr(self, name, value)
 
     @contextmanager

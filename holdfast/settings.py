@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import HoldfastError, did_you_mean
@@ -15,33 +18,60 @@ from holdfast.errors import HoldfastError, did_you_mean
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
-def setting(default: Any, help: str, least: float | None = None, below: float | None = None) -> Any:
-    """A field with the help that the command line and the docs print, and the bounds of its value."""
-    return field(default=default, metadata={"help": help, "least": least, "below": below})
+BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
+    "least": ("of at least", operator.ge),
+    "above": ("above", operator.gt),
+    "most": ("of at most", operator.le),
+    "below": ("below", operator.lt),
+}
+
+
+def setting(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """A field with the help that the command line and the docs print, and the bounds of its value.
+
+    In a list they are those of each number.
+    """
+    bounds = {"least": least, "above": above, "most": most, "below": below}
+    return field(default=default, metadata={"help": help} | bounds)
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How everything is trained and searched, whether a study or what you teach day by day."""
 
+    def __post_init__(self) -> None:
+        check(type(self), {name: getattr(self, name) for name in fields_of(type(self))})
+
     adapter: Literal["houlsby", "lacl"] = setting(
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
-    max_length: int = setting(128, "tokens of a sentence that are read", least=1)
+    max_length: int = setting(128, "tokens of a sentence that are read", least=3)
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
     batch_size: int = setting(32, "sentences per optimiser step", least=1)
     epochs: int = setting(50, "at most so many epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
-    min_delta: float = setting(0.002, "gain in validation loss that resets patience")
-    rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task")
-    sgd_rates: tuple[float, ...] = setting((3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD")
+    min_delta: float = setting(0.002, "gain in validation loss that resets patience", least=0)
+    rates: tuple[float, ...] = setting(
+        (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", above=0, below=math.inf
+    )
+    sgd_rates: tuple[float, ...] = setting(
+        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD", above=0, below=math.inf
+    )
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
-    lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j")
+    lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j", above=0, below=1)
     lam_steps: int = setting(175, "steps of the lambda grid below its start", least=1)
     lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid", least=1)
     loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
-    lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j")
+    lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j", above=1)
     lam_a_steps: int = setting(50, "points of the lambda_a grid", least=1)
     grids: Literal["product", "after"] = setting("product", "grids of rp2f, adabop: per rate, or after it")
 
@@ -103,20 +133,52 @@ def preset(name: str) -> Settings:
 
 def parse(owner: type, name: str, text: str) -> Any:
     """The value of a dataclass field from what a user typed."""
-    hint = _hints(owner)[name]
-    least, below = (fields_of(owner)[name].metadata[bound] for bound in ("least", "below"))
-    try:
-        value = _parse(hint, text)
-        if value == () or (least is not None and value is not None and value < least):
-            raise ValueError(text)
-        if below is not None and value is not None and value >= below:
-            raise ValueError(text)
-    except ValueError:
-        bound = ("" if least is None else f" of at least {least}") + (
-            "" if below is None else f", below {below}"
+    with suppress(ValueError):
+        value = _parse(_hints(owner)[name], text)
+        if _fits(owner, name, value):
+            return value
+    raise HoldfastError(f"--set {name}={text}: expected {_expected(owner, name)}")
+
+
+def check(owner: type, values: Mapping[str, Any]) -> None:
+    """Refuse values that fields cannot have: a typo in Python is told as one on the command line."""
+    for name, value in values.items():
+        if not _fits(owner, name, value):
+            raise HoldfastError(f"{name}={value!r}: expected {_expected(owner, name)}")
+
+
+def _fits(owner: type, name: str, value: Any) -> bool:
+    """Whether a value is of the field's type and within its bounds."""
+    bounds = [(BOUNDS[key][1], bound) for key, bound in _bounds(owner, name).items()]
+    numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
+    return _is(_hints(owner)[name], value) and all(
+        holds(number, bound) for number in numbers for holds, bound in bounds
+    )
+
+
+def _is(hint: Any, value: Any) -> bool:
+    options = get_args(hint)
+    if get_origin(hint) is Literal:
+        return value in options
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_is(option, value) for option in options)
+    if get_origin(hint) is tuple:
+        return (
+            isinstance(value, tuple | list) and bool(value) and all(_is(options[0], item) for item in value)
         )
-        raise HoldfastError(f"--set {name}={text}: expected {_describe(hint)}{bound}") from None
-    return value
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
+
+
+def _bounds(owner: type, name: str) -> dict[str, float]:
+    metadata = fields_of(owner)[name].metadata
+    return {key: metadata[key] for key in BOUNDS if metadata[key] is not None}
+
+
+def _expected(owner: type, name: str) -> str:
+    bounds = [f"{BOUNDS[key][0]} {bound:g}" for key, bound in _bounds(owner, name).items()]
+    return f"{_describe(_hints(owner)[name])} {', '.join(bounds)}".rstrip()
 
 
 def parse_setting(item: str, *owners: type) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast import importance
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
+from holdfast.errors import HoldfastError
 from holdfast.heads import LinearHead
 from holdfast.models import Classifier, build_classifier
 from holdfast.params import trainable
@@ -120,6 +121,13 @@ def test_does_not_depend_on_order_or_padding(model, data, estimator):
     mixed = random.Random(1).sample(range(len(data)), len(data))
     other = Examples([data.tokens[i] for i in mixed], [data.labels[i] for i in mixed], data.pad)
     assert_close(fast(model, other, batch_size=4), fast(model, data, batch_size=7), share=1e-12)
+
+
+def test_a_word_that_names_nothing_is_refused(model, data):
+    with pytest.raises(HoldfastError, match=r"unknown labels 'tru' \(did you mean 'true'\?\)"):
+        importance.fisher(model, data, labels="tru")
+    with pytest.raises(HoldfastError, match="unknown convention 'LACL'"):
+        importance.mas(model, data, convention="LACL")
 
 
 def test_mas_does_not_read_labels(model, data):

@@ -100,12 +100,47 @@ def samples(hint: Any) -> list[Any]:
     if get_origin(hint) is Literal:
         return list(options)
     if get_origin(hint) is tuple:
-        return [(0.25,), (3e-5, 0.1, 7.0)]
+        return [(0.25,), (3e-5, 0.1, 7.0), (1.0, -1.0)]
     if type(None) in options:
         return [None, *(value for option in options if option is not type(None) for value in samples(option))]
-    return {bool: [True, False], int: [0, 17], float: [0.0, 3e-5, math.inf], str: ["text", "inf", "none"]}[
-        hint
-    ]
+    numbers = [0.0, 3e-5, 1.0, 5.0, math.inf]
+    return {bool: [True, False], int: [0, 17], float: numbers, str: ["text", "inf", "none"]}[hint]
+
+
+def outside(bounds: Any, value: Any) -> bool:
+    """Whether a value, or one of several, is beyond a bound of its field."""
+    return any(
+        (bounds["least"] is not None and number < bounds["least"])
+        or (bounds["above"] is not None and number <= bounds["above"])
+        or (bounds["most"] is not None and number > bounds["most"])
+        or (bounds["below"] is not None and number >= bounds["below"])
+        for number in (value if isinstance(value, tuple) else () if value is None else (value,))
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda: METHODS["mas"](penalty="prox", lam=1e6), "penalty='prox': expected one of"),
+        (lambda: METHODS["mas"](lam="1"), "lam='1': expected a number of at least 0"),
+        (lambda: METHODS["mas"]().set(lam=-1), "lam=-1: expected a number of at least 0"),
+        (lambda: METHODS["la"](down=5), "down=5: expected a number or none above 0, of at most 1"),
+        (lambda: Settings(engine="linaer"), "engine='linaer': expected one of bisect, linear"),
+        (lambda: Settings(epochs=True), "epochs=True: expected a whole number of at least 1"),
+        (lambda: Settings(rates=(1e-3, -1.0)), "rates=.*: expected numbers separated by commas above 0"),
+        (lambda: Settings(rates=()), "rates=.*: expected numbers"),
+    ],
+)
+def test_python_is_told_what_the_command_line_is(make: Any, expected: str) -> None:
+    with pytest.raises(HoldfastError, match=expected):
+        make()
+
+
+def test_a_value_that_is_refused_is_not_set() -> None:
+    method = METHODS["la"](lam=2.0)
+    with pytest.raises(HoldfastError):
+        method.set(lam=3.0, strategy="none")
+    assert method.lam == 2.0
 
 
 @pytest.mark.parametrize(("owner", "name"), EVERY_FIELD)
@@ -119,15 +154,14 @@ def test_every_field_goes_through_json_and_through_text(owner: type, name: str) 
         assert back == {name: value}
         assert type(back[name]) is type(value)
         typed = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        least, below = (fields_of(owner)[name].metadata[bound] for bound in ("least", "below"))
-        if value is not None and least is not None and value < least:
-            with pytest.raises(HoldfastError, match=f"at least {least}"):
+        if outside(fields_of(owner)[name].metadata, value):
+            with pytest.raises(HoldfastError, match=f"--set {name}=.*: expected "):
                 parse(owner, name, typed)
-        elif value is not None and below is not None and value >= below:
-            with pytest.raises(HoldfastError, match=f"below {below}"):
-                parse(owner, name, typed)
+            with pytest.raises(HoldfastError, match=f"{name}=.*: expected "):
+                owner(**{name: value})
         else:
             assert parse(owner, name, typed) == value
+            assert getattr(owner(**{name: value}), name) == value
 
 
 def test_the_fields_of_the_run_and_of_every_method_are_disjoint() -> None:

@@ -65,7 +65,7 @@ class Discriminant(Method):
     """The fields of streaming discriminant analysis."""
 
     shrinkage: float | None = setting(
-        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6
+        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1
     )
     weighting: Weighting = setting(
         "equal", "classes of unequal size: equal, covariance (in Σ too), counts (a prior) or choose"

@@ -27,7 +27,7 @@ class KLDA(FrozenTrunk):
     combine: Combine = setting("best", "of the widths: the best on validation data, or the average of all")
     draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)
     shrinkage: float | None = setting(
-        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6
+        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1
     )
     weighting: Literal["equal", "counts", "choose"] = setting(
         "equal", "classes of unequal size: equal, counts (a prior) or choose"
