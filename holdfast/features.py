@@ -41,9 +41,8 @@ class Features:
         notes = self.head.learn(old["train"], new["train"], new["valid"])
         return self.head.score(new["valid"]), notes
 
-    def take_in_valid(self, task: Task) -> None:
-        """Validation sentences that have served are learnt as well."""
-        moved = self.learner.method.moves
+    def take_in_valid(self, task: Task, *, moved: bool) -> None:
+        """Validation sentences that have served are learnt as well, as the trunk sees them now."""
         features = self.learner.model.embed(task.valid.texts) if moved else self.at(task)["valid"].features
         self.head.take_in(Taught(features, task.valid.labels))
 

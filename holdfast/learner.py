@@ -97,11 +97,15 @@ class Learner(Persistent):
             decision = self._drive(task)
             trial = self.trial(task, decision.trial.choice)
             self._adopt(trial)
-            with self._ledger.counting() as consolidation:
-                self.method.after_task(self, task)
-            after = self._score_of(known, moved=self.method.moves)
+            with self.method.trying(
+                trial.choice
+            ):  # as it was trained: a field that is fixed may say otherwise
+                moved = self.method.moves
+                with self._ledger.counting() as consolidation:
+                    self.method.after_task(self, task)
+            after = self._score_of(known, moved=moved)
             if self._closed and not own_split:
-                self.features.take_in_valid(task)
+                self.features.take_in_valid(task, moved=moved)
             chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
             trials = list(self._trials.values())
             rest = search_passes(trial, trials, self._ledger.borrowed)
@@ -191,7 +195,7 @@ class Learner(Persistent):
             with self.method.trying(choice):
                 path = self._workspace.agreed(self._place())
                 self.progress.trial(len(self._trials) + 1, describe(choice, moves=self.method.moves))
-            reused = path.exists()
+            reused = self._workspace.has(path)
             if not reused:
                 try:
                     self._train(task, choice, path)
@@ -204,16 +208,17 @@ class Learner(Persistent):
         return self._trials[key]
 
     def _place(self) -> Path:
-        """Where the training that the method is set to belongs, by all that decides it.
+        """The file of the training that the method is set to make, named by everything that decides it.
 
-        This run's own folder, or what runs share: nothing is found that would have been trained otherwise.
+        It lies in this run's own folder, or in what runs share: no other training is ever found there.
         """
         head, settings = self.model.head, to_json(asdict(self.settings))
         rows = [head.labels, head.seen, self.past_rows]
         if not self._started:
             frozen = {n: t for n, t in self.model.state_dict().items() if n not in self._start[0]}
             self._started = fingerprint(frozen, *self._start)
-        where = [self.accelerator.num_processes, self.accelerator.device.type]  # each process has its own
+        machine = self.accelerator
+        where = [machine.num_processes, machine.device.type, machine.mixed_precision]
         task = [self._task_key, self.tasks_seen, self.task_seed, self.scenario]
         decides = [self._started, rows, settings, task, where]
         pool = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.pool

@@ -38,7 +38,7 @@ class LA(AnyImportance, Quadratic):
     Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
     """
 
-    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance", least=0)
+    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance", above=0, most=1)
     up: float = setting(
         1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0
     )
@@ -112,17 +112,22 @@ class LA(AnyImportance, Quadratic):
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
-        lam_max: float = plain.notes.get("lam_max") or self.lam_max or lam
+        # What a strategy does not look at is not searched: a trial with the same choice is not made again.
+        unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
+        own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
+        fixed = unused | own
+        lam_max: float = fixed.get("lam_max") or plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
-            fixed = {name: getattr(self, name) for name in ("down", "up") if name in learner.fixed}
             return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up} | fixed
 
         with self.trying({"lr": lr}):
             ahead = self.ahead(learner, task)
         notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max, "rho": self.by_layer(ahead)}
         notes["spread"] = self.spread(ahead)
-        room = any(up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead))
+        room = self.strategy != "kt" and any(
+            up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead)
+        )
         path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":
             path = partial(search.short_path, up_matters=room)

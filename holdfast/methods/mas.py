@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast import estimators, search
+from holdfast.errors import HoldfastError
 from holdfast.estimators import Estimator
 from holdfast.importance import Convention
 from holdfast.methods.quadratic import Quadratic
@@ -46,10 +47,12 @@ class Frozen(MAS):
         "domain-incremental": "learns nothing after the first task once every weight is used"
     }
 
-    lam: float = setting(math.inf, "fixed at infinity")
+    lam: float = setting(math.inf, "fixed at infinity", least=0)
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """The learning rate, found without a penalty as for every method; then one training with all held."""
+        if "lam" in learner.fixed and math.isfinite(self.lam):
+            raise HoldfastError(f"frozen is mas with lam=inf; for lam={self.lam:g} choose mas")
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
         if not self.alpha:
             return Decision(gold, {"gold": gold.score})

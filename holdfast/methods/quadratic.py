@@ -81,7 +81,8 @@ class Quadratic(Strength, Consolidating):
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
         """The strongest λ that keeps thr of the gold score, below λ_max: see docs/conventions.md."""
         # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
-        printed = learner.settings.logits == "all" and learner.scenario == "class-incremental"
+        held = learner.settings.head == "preallocated" and learner.settings.logits == "all"
+        printed = held and learner.scenario == "class-incremental"
         return search.strongest_lam(
             self.points(gold),
             partial(self.plain, gold),

@@ -72,7 +72,8 @@ class UnderSLDA(Discriminant, ClosedForm, Quadratic):
     def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
         """Down from the previous λ, or from where nothing moves, which is known to hold too fast.
 
-        λ_max is the weakest λ known to be too strong: no training has to be spent on finding where it begins.
+        λ_max is the next stronger point of the grid, or a previous λ that is kept at once itself: no training
+        has to be spent on finding where too strong begins.
         """
         still = yield self.still
         enough, grid = self.enough(learner, gold), search.lam_grid(learner.settings)
