@@ -27,7 +27,10 @@ def quadratic_penalty(params: Params, anchor: Params, weights: Params, lam: floa
 
 
 def relative_importance(alpha_past: Tensor, alpha_ahead: Tensor, eps: float = 1e-10) -> Tensor:
-    """Equation 4: ρ = α_{k-1} / (α_{k-1} + α_la + ε), in [0, 1]. The ε makes 0/0 a 0: nobody needs it."""
+    """Equation 4: ρ = α_{k-1} / (α_{k-1} + α_la + ε), in [0, 1].
+
+    ε makes 0/0 a 0: a weight that neither past nor present needs is free.
+    """
     return alpha_past / (alpha_past + alpha_ahead + eps)
 
 

@@ -71,7 +71,9 @@ def fit(
     warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
 
     best = _Best(deployed(), method.state_dict(), math.inf)
-    best.loss = reference = result.valid_loss = _valid_loss(model, best.params, valid, settings.batch_size)
+    start = _valid_loss(model, best.params, valid, settings.batch_size)
+    # A start that cannot be judged must not win: nothing compares as lower than NaN.
+    best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
     patience = settings.patience
     for epoch in range(1, settings.epochs + 1):
         runner.train()

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from holdfast.method import Method
 
+# What a training goes through beside our own code and torch.
+LIBRARIES = {name: version(name) for name in ("transformers", "tokenizers", "accelerate")}
 FIRST_TASKS = 2  # later tasks start from weights that few runs share
 
 
@@ -43,7 +46,7 @@ class Pool:
     def place(self, *what: Any) -> Path:
         """Where the training that these things decide is, or belongs."""
         total = hashlib.sha256()
-        _feed(total, [self.code, torch.__version__, torch.get_num_threads(), *what])
+        _feed(total, [self.code, torch.__version__, LIBRARIES, torch.get_num_threads(), *what])
         return self.directory / f"{total.hexdigest()[:24]}.trial"
 
 

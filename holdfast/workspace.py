@@ -43,10 +43,16 @@ class Workspace:
         return Pool(self.directory)
 
     def agreed(self, path: Path) -> Path:
-        """The main process's path, for all: whether a trial is there must not be answered differently."""
+        """The main process's path, for all: each may have a place of its own for what is temporary."""
         if self.accelerator.num_processes == 1:
             return path
         return Path(broadcast_object_list([str(path)])[0])
+
+    def has(self, path: Path) -> bool:
+        """Whether a trial is there, as the main process sees it: all train, or none does."""
+        if self.accelerator.num_processes == 1:
+            return path.exists()
+        return bool(broadcast_object_list([path.exists()])[0])
 
     def retire(self, trials: Sequence[Path]) -> None:
         """The trials of a finished task go with the next task's, if the directory is our own.

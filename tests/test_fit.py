@@ -177,6 +177,13 @@ def test_divergence_is_flagged_and_the_start_survives(world):
     assert_same_bits(P.snapshot(world.model), world.start)
 
 
+def test_a_start_that_cannot_be_judged_does_not_win(world, monkeypatch):
+    judged = script(monkeypatch, [math.nan, 0.7, 0.9])
+    result = world.fit(Counting(lr=1e-3), epochs=2)
+    assert (result.diverged, result.best_epoch, result.valid_loss) == (False, 1, 0.7)
+    assert_same_bits(P.snapshot(world.model), judged[1])
+
+
 def test_divergence_keeps_the_best_epoch(world, monkeypatch):
     judged = script(monkeypatch, [1.0, 0.5, math.inf, 0.1])
     result = world.fit(Counting(lr=1e-3), epochs=3)

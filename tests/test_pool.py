@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from conftest import assert_same_bits, class_stream, make_learner, make_method, small, weights_of
 
 from holdfast.data.tasks import Stream
 from holdfast.learner import Learner
 from holdfast.methods import METHODS
-from holdfast.pool import Pool, alike, fingerprint
+from holdfast.pool import LIBRARIES, Pool, alike, fingerprint
 from holdfast.progress import Progress
 
 ALIKE = [
@@ -93,11 +94,13 @@ def test_runs_that_share_end_as_runs_that_do_not(one_layer: str, tmp_path: Path)
         {"task": True},
         {"code": True},
         {"model": True},
+        {"precision": True},
+        {"library": True},
     ],
     ids=lambda change: next(iter(change)),
 )
 def test_what_decides_a_training_is_in_its_name(
-    one_layer: str, tiny_bert: str, tmp_path: Path, change: dict[str, Any]
+    one_layer: str, tiny_bert: str, tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = replace(class_stream(), tasks=class_stream().tasks[:1])
     pool = Pool(tmp_path, "this code")
@@ -113,6 +116,10 @@ def test_what_decides_a_training_is_in_its_name(
         stream = replace(stream, tasks=(replace(task, train=train),))
     if change.pop("code", False):
         pool = Pool(tmp_path, "other code")
+    if change.pop("precision", False):
+        monkeypatch.setattr(Accelerator, "mixed_precision", "bf16")
+    if change.pop("library", False):
+        monkeypatch.setitem(LIBRARIES, "transformers", "0")
     other, _ = taught(model, "mas", {}, pool, stream, **change)
     assert not reused(other)
 

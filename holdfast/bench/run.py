@@ -27,7 +27,7 @@ from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.models import build_classifier
 from holdfast.passes import Passes, added
-from holdfast.pool import Pool
+from holdfast.pool import Pool, code_hash
 from holdfast.progress import Progress
 from holdfast.settings import to_json
 from holdfast.store import Store
@@ -110,6 +110,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
     passes: dict[str, Passes] = {"chosen": {}, "search": {}}
     spent, peak = 0.0, 0
     revisions: list[str | None] = []
+    codes: list[str] = []
     if store.current is not None:
         tensors, meta = store.load()
         learner.load_state(tensors, meta["learner"])
@@ -117,9 +118,13 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
         )
         revisions, peak = meta["run"].get("revisions", []), meta["run"].get("peak_memory", 0)
+        codes = meta["run"].get("codes", [])
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
+        if codes and codes[-1] != code_hash()[:12]:
+            learner.progress.note("caution: its first tasks were learnt by other code; the record names both")
     # What is committed while a run goes on is not what made it; one that was resumed may be made by two.
     revisions = list(dict.fromkeys([*revisions, _revision()]))
+    codes = list(dict.fromkeys([*codes, code_hash()[:12]]))
     for caution in learner.method.cautions(stream.scenario):
         learner.progress.note(f"caution: {caution}")
     learner.progress.plan(len(lessons))
@@ -146,8 +151,9 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             "scores": scores,
             "passes": passes,
             "seconds": seconds,
-            "peak_memory": max(peak, _peak_memory()),
+            "peak_memory": max(peak, _peak_memory(learner.accelerator.device)),
             "revisions": revisions,
+            "codes": codes,
         }
         if learner.accelerator.is_main_process:
             store.commit(tensors, {"learner": state, "run": run_state})
@@ -164,10 +170,14 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "predictions": [learner.predict(task.test.texts) for task in stream],
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
-        "peak_memory": max(peak, _peak_memory()),
+        "peak_memory": max(peak, _peak_memory(learner.accelerator.device)),
         "device": learner.accelerator.device.type,
+        "precision": learner.accelerator.mixed_precision,
+        "processes": learner.accelerator.num_processes,
+        "cpu": _cpu(),
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
         "revision": ", ".join(filter(None, revisions)) or None,
+        "code": ", ".join(codes),
     }
 
 
@@ -191,10 +201,10 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
     return dict(values)
 
 
-def _peak_memory() -> int:
+def _peak_memory(device: torch.device) -> int:
     """The most memory this process has held, in bytes: on the GPU where it works on one."""
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_allocated())
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would count what the parent held when it started us
         return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
@@ -213,16 +223,23 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _cpu() -> str | None:
+    """The processor's name: another kind does not give the same bits."""
+    told = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*: (.+)$", told.read_text(), re.MULTILINE) if told.exists() else None
+    return (named[1].strip() if named else platform.processor()) or None
+
+
 def _revision() -> str | None:
-    """The git revision of the code that ran, with a mark if it was edited since."""
-    here = Path(__file__).parent
+    """The git revision of the package's code, with a mark if that code was edited since."""
+    package = Path(__file__).parents[1]
+
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, timeout=10)
+
     try:
-        done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
+        found = git("describe", "--always", "--abbrev=12").stdout.strip()
+        edited = found and git("status", "--porcelain", "--", ".").stdout.strip()
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return f"{found}-dirty" if edited else found or None

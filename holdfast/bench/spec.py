@@ -75,13 +75,9 @@ class Spec:
 
     def settings(self) -> Settings:
         """Preset, then the cap, then what was set by name."""
+        cap = {} if self.per_class is None else {"train_per_class": self.per_class}
         chosen = {name: value for name, value in self.set.items() if name in fields_of(Settings)}
-        settings = dataclasses.replace(preset(self.preset), **from_json(Settings, chosen))
-        return (
-            settings
-            if self.per_class is None
-            else dataclasses.replace(settings, train_per_class=self.per_class)
-        )
+        return dataclasses.replace(preset(self.preset), **cap | from_json(Settings, chosen))
 
     def make_method(self) -> tuple[Method, frozenset[str]]:
         """The method with the hyper-parameters the user fixed, and their names."""

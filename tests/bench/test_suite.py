@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.bench import Spec
 from holdfast.bench.suite import load_suite, shipped
 from holdfast.errors import HoldfastError
 from holdfast.methods import METHODS
@@ -170,3 +171,9 @@ def test_every_method_is_in_some_table_or_says_why_not() -> None:
     """What nobody benchmarks rots; klda, ranpac, la-merge, mas+slda are beyond the issue's suites."""
     benchmarked = {spec.method for name in shipped() for spec in load_suite(name).specs}
     assert set(METHODS) - benchmarked == {"klda", "ranpac", "la-merge", "mas+slda"}
+
+
+def test_what_is_set_by_name_is_over_the_cap() -> None:
+    asked = Spec.create(method="seq", stream="home", per_class=10, settings=["train_per_class=25"])
+    assert asked.settings().train_per_class == 25
+    assert Spec.create(method="seq", stream="home", per_class=10).settings().train_per_class == 10
