@@ -62,6 +62,10 @@ def bench(
         raise HoldfastError("give a suite and --out, a folder for its records; --list shows the suites")
     if engine not in ENGINES:
         raise HoldfastError(unknown(engine, list(ENGINES), "engine"))
+    if engine == "ray" and jobs:
+        raise HoldfastError("--jobs is for --engine local; a cluster runs as many as its processors hold")
+    if engine == "local" and address:
+        raise HoldfastError("--address is that of a Ray cluster; add --engine ray")
     check_tracker(track)
     given: dict[str, Any] = {
         "streams": stream,

@@ -35,6 +35,11 @@ def write_bytes(path: Path, data: bytes) -> None:
             temporary.unlink()
 
 
+def write_text(path: Path, text: str) -> None:
+    """Write text whole or not at all; half characters, which names of files may have, are spelled out."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON whole or not at all."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
@@ -44,7 +49,7 @@ def read_json(path: Path) -> Any:
     """What `write_json` wrote."""
     try:
         return json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from records_by_hand import matrix, record_of
 
 from holdfast import cli
 from holdfast.bench.suite import load_suite
@@ -167,7 +168,7 @@ def test_a_suite_that_is_wrong_leaves_nothing(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_finished_suite_is_only_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for spec in load_suite("quick").specs:
-        record = {"spec": spec.to_json(), "metrics": {}}
+        record = record_of(spec, matrix(0.1, 0.2, 0.3))
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
     assert call("bench", "quick", "--out", str(tmp_path)) == 0
     assert "all 6 runs are in" in capsys.readouterr().out

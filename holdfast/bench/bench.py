@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.bench.board import Board
 from holdfast.bench.engine import Engine
+from holdfast.bench.records import NotARecord, check_record
 from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
@@ -97,7 +98,11 @@ def _keep_manifest(suite: Suite, out: Path) -> None:
             with suppress(HoldfastError, KeyError, TypeError):
                 # The same run under another digest is of a user's files as they were before.
                 asked = [run["spec"] for run in manifest["runs"]]
-                manifest["runs"] += [run for run in read_json(path)["runs"] if run["spec"] not in asked]
+                before = [run for run in read_json(path)["runs"] if run["spec"] not in asked]
+                # What a suite no longer names, and nobody has made, is not wanted any more.
+                manifest["runs"] += [
+                    run for run in before if suite.narrowed or (out / f"{run['digest']}.json").exists()
+                ]
         write_json(path, manifest)
 
 
@@ -132,7 +137,10 @@ def _sort_out(
 
 def _is_of(record: Any, spec: Spec) -> bool:
     """Whether a record is of this run; a user's own files may lie elsewhere by now, their name holds."""
-    if not isinstance(record, dict) or not isinstance(record.get("spec"), dict) or "metrics" not in record:
+    try:
+        found = check_record(record)
+    except NotARecord:
         return False
-    own = {} if spec.stream in STREAMS else {"stream": spec.stream}
-    return bool(record["spec"] | own == spec.to_json())
+    if spec.stream not in STREAMS:
+        found = replace(found, stream=spec.stream)
+    return found == spec

@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.method import Method
 from holdfast.methods import METHODS
 from holdfast.settings import Settings, fields_of, from_json, parse_setting, preset, to_json, unknown
+from holdfast.terminal import MOST_THREADS
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Spec:
         for name, least in (("tasks", 2), ("threads", 1), ("per_class", 1)):
             if rest.get(name) is not None and rest[name] < least:
                 raise HoldfastError(f"{name}: at least {least}, not {rest[name]}")
+        if rest.get("threads", 1) > MOST_THREADS:
+            raise HoldfastError(f"threads: at most {MOST_THREADS}, not {rest['threads']}")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":

@@ -45,6 +45,8 @@ class Suite:
     view: View = "main"
     share: bool = True
     """Whether runs may share trainings; not where seconds are what is measured."""
+    narrowed: bool = False
+    """Whether parts were replaced or picked: the rest of the suite is still wanted."""
 
     def manifest(self) -> dict[str, Any]:
         """What a report has to know: which runs there should be."""
@@ -94,13 +96,13 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
     specs = {digest: spec for digest, spec in specs.items() if not methods or spec.method in methods}
     if not specs:
         raise HoldfastError(f"{name}: no runs are left; a suite needs methods and streams")
-    return Suite(path.stem, tuple(specs.values()), about, view, share)
+    return Suite(path.stem, tuple(specs.values()), about, view, share, bool(instead or methods))
 
 
 def _expand(block: dict[str, Any]) -> Iterator[Spec]:
     """All combinations, the orders innermost: runs side by side then seldom wait for the same training."""
-    missing = [key for key in ("streams", "methods") if key not in block]
-    if missing:
+    needed = {"streams": [], "methods": [], "seeds": [0], "orders": [None]}
+    if missing := [key for key, usual in needed.items() if not block.get(key, usual)]:
         raise HoldfastError(f"no {missing[0]} are given")
     rest = {key: block[key] for key in ("preset", "per_class", "model", "threads", "tasks") if key in block}
     combinations = product(

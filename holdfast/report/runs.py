@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast import metrics
+from holdfast.bench.records import WRONG, NotARecord, check_record, spec_of
 from holdfast.bench.spec import Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
@@ -20,7 +19,6 @@ from holdfast.methods.strength import THRESHOLDS
 
 Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
-KNOBS = ("lr", "lam", "lam_a", "down", "up")
 REPEATED = ("method", "set", "order", "seed")
 """What may differ between runs of one setting: methods are compared, orders and seeds averaged over."""
 
@@ -147,22 +145,23 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     if not directory.is_dir():
         raise HoldfastError(f"{directory} is not a folder")
     runs: dict[str, Run] = {}
-    suites: list[dict[str, Any]] = []
+    suites: list[Section] = []
     complaints: list[str] = []
     for path in sorted(directory.glob("*.json")):
         try:
             content = read_json(path)
             if path.name.endswith(".suite.json"):
-                suites.append({key: content[key] for key in ("suite", "about", "view", "runs")})
+                suites.append(_manifest(content))
             else:
-                runs[path.stem] = _run(path, content)
-        except (HoldfastError, KeyError, TypeError, AttributeError, ValueError) as error:
-            why = "not readable JSON" if isinstance(error, HoldfastError) else "not a record of Holdfast"
-            complaints.append(f"{path} left out: {why}")
+                runs[path.stem] = Run(path.stem, check_record(content).to_json(), content)
+        except NotARecord as error:
+            complaints.append(f"{path} left out: {error}")
+        except HoldfastError:
+            complaints.append(f"{path} left out: not readable JSON")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
     # Records of a user's files as they were before have the same spec: what was asked for last counts.
-    asked = {str(run.get("digest")) for suite in suites for run in suite["runs"] if isinstance(run, dict)}
+    asked = {run.digest for suite in suites for run in suite.runs}
     first: dict[str, str] = {}
     for digest in sorted(runs, key=lambda one: (one not in asked, *_newest_first(directory, runs[one]))):
         same = json.dumps(runs[digest].spec, sort_keys=True)
@@ -172,16 +171,12 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     sections: list[Section] = []
     told: set[str] = set()
     for suite in suites:
-        try:
-            planned = [_planned(run["digest"], run["spec"]) for run in suite["runs"]]
-            # A user's files may have moved since: where they are now is in the plan.
-            members = [replace(runs.get(run.digest, run), spec=run.spec) for run in planned]
-            sections += _split(suite["view"], suite["suite"], suite["about"], members)
-        except (HoldfastError, KeyError, TypeError, AttributeError, ValueError):
-            complaints.append(f"{suite['suite']}.suite.json left out: not a list of runs")
-            continue
-        told |= {run.digest for run in planned}
-    sections += _split("main", "", "", [run for digest, run in runs.items() if digest not in told])
+        # A user's files may have moved since: where they are now is in the plan.
+        members = [replace(runs.get(run.digest, run), spec=run.spec) for run in suite.runs]
+        sections += _split(replace(suite, runs=members))
+        told |= {run.digest for run in suite.runs}
+    rest = [run for digest, run in runs.items() if digest not in told]
+    sections += _split(Section("main", "", "", rest))
     return sections, complaints
 
 
@@ -191,71 +186,27 @@ def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
     return not named, -(directory / f"{run.digest}.json").stat().st_mtime
 
 
-def _run(path: Path, content: Any) -> Run:
-    """The run of a record, if it is one: whole, and of one piece."""
-    F, tasks, trials = content["scores"]["test"], content["tasks"], content["trials"]
-    _check_types(content)
-    joint = all(cell is None for row in F[:-1] for cell in row)
-    for k, row in enumerate(F):
-        known = [cell is not None for cell in row]
-        expected = [i <= k for i in range(len(F))] if k == len(F) - 1 or not joint else [False] * len(F)
-        if known != expected:
-            raise ValueError(f"row {k + 1} of the score matrix")
-    if (
-        not F
-        or len(tasks) != len(F)
-        or len(trials) != len(content["chosen"])
-        or len(trials) not in (1, len(F))
-    ):
-        raise ValueError("tasks and scores do not fit")
-    return replace(_planned(path.stem, content["spec"]), record=content)
+def _manifest(content: Any) -> Section:
+    """What a suite has planned, if that is what it is."""
+    try:
+        view, name, about = (content[key] for key in ("view", "suite", "about"))
+        planned = [Run(str(run["digest"]), spec_of(run["spec"]).to_json()) for run in content["runs"]]
+    except WRONG as error:
+        raise NotARecord(f"not a list of runs ({error})") from None
+    if not all(isinstance(text, str) for text in (view, name, about)):
+        raise NotARecord("not a list of runs (a name is not text)")
+    return Section(view, name, about, planned)
 
 
-def _check_types(content: dict[str, Any]) -> None:
-    """What the tables and figures read is what it should be: a record may have been edited by hand."""
-    numbers = [content["seconds"], content["peak_memory"]]
-    numbers += [cell for row in content["scores"]["test"] for cell in row if cell is not None]
-    numbers += [n for phase in content["passes"]["chosen"].values() for n in phase.values()]
-    texts = [*content["tasks"]]
-    choices: list[dict[str, Any]] = []
-    for lesson in content["trials"]:
-        texts.append(lesson["task"])
-        for trial in lesson["trials"]:
-            choices.append(trial["choice"])
-            numbers += [] if trial["score"] is None else [trial["score"]]
-    for one in content["chosen"]:
-        texts += [one["task"], *one.get("flags", ())]
-        choices.append(one)
-        numbers += [] if one["score"] is None else [one["score"]]
-        for tensor in (one.get("spread") or {}).values():
-            numbers += [*tensor["bins"], tensor["mean"], tensor["tau"]]
-    for choice in choices:
-        known = (choice.get(name) for name in KNOBS)
-        numbers += [value for value in known if value is not None and value != "inf"]
-    if not all(isinstance(n, int | float) and not isinstance(n, bool) and math.isfinite(n) for n in numbers):
-        raise TypeError("a number is none")
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a name is none")
-
-
-def _planned(digest: str, spec: dict[str, Any]) -> Run:
-    """A run as its spec tells it, if that is one."""
-    run = Run(digest, Spec.from_json(spec).to_json())
-    kinds = {"set": dict, "seed": int, "stream": str, "preset": str, "order": str | None}
-    if run.method not in METHODS or not all(isinstance(run.spec[name], kinds[name]) for name in kinds):
-        raise ValueError(run.method)
-    return run
-
-
-def _split(view: str, name: str, about: str, runs: Sequence[Run]) -> list[Section]:
+def _split(suite: Section) -> list[Section]:
     """A section for each setting that the runs of a suite have."""
     groups: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in suite.runs:
         groups.setdefault(json.dumps(run.setting, sort_keys=True), []).append(run)
     sections = []
     for group in groups.values():
-        title = ", ".join(filter(None, [name, _words(group[0])]))
-        sections.append(Section(view, title, about, group))
+        title = ", ".join(filter(None, [suite.title, _words(group[0])]))
+        sections.append(replace(suite, title=title, runs=group))
     return sections
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, class_stream
+from records_by_hand import matrix, record_of
 from rich.console import Console
 from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 
@@ -114,11 +115,12 @@ def test_records_of_files_that_were_moved_are_still_theirs(
     shutil.copytree(files, tmp_path / "moved")
     before, after = (suite_of(where, one_layer, "slda") for where in (files, tmp_path / "moved"))
     for spec in before.specs:
-        record = {"spec": spec.to_json(), "metrics": {}, "seconds": 1.0}
+        record = record_of(spec, matrix(0.1, 0.2, 0.3))
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
     assert bench(after, tmp_path, Local(1), Quiet) == [], "nothing is run, nothing is called foreign"
-    for spec in before.specs:
-        record = {"spec": {**spec.to_json(), "seed": 7}, "metrics": {}, "seconds": 1.0}
+    changes = [{"spec": {**before.specs[0].to_json(), "seed": 7}}, {"seconds": None}]
+    for spec, change in zip(before.specs, changes, strict=True):
+        record = record_of(spec, matrix(0.1, 0.2, 0.3)) | change
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
     found = bench(after, tmp_path, Local(1), Quiet)
     assert len(found) == len(after.specs)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 from test_bench import Quiet, files, importable, records, suite_of  # noqa: F401
@@ -13,6 +16,7 @@ from test_run import installed  # noqa: F401
 
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local
+from holdfast.bench.worker import Job, working
 from holdfast.errors import HoldfastError
 
 ray = pytest.importorskip("ray", reason="the extra holdfast[ray] is not installed")
@@ -62,6 +66,29 @@ def test_a_killed_node_costs_a_retry_not_a_result(
     assert not killer.is_alive(), "the node was killed while there was work"
     assert bench(suite, tmp_path / "local", Local(2), Quiet) == []
     assert records(tmp_path / "ray") == records(tmp_path / "local")
+
+
+def test_a_worker_that_is_killed_costs_a_retry(
+    files: Path,  # noqa: F811
+    one_layer: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What Ray retries is this exception; the node itself may be well."""
+    from holdfast.bench import on_ray
+
+    monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
+
+    @contextmanager
+    def killed(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
+        with working(job) as (process, said):
+            process.kill()
+            yield process, said
+
+    monkeypatch.setattr(on_ray, "working", killed)
+    [spec, _] = suite_of(files, one_layer, "slda").specs
+    with pytest.raises(on_ray.WorkerDied, match="signal 9"):
+        on_ray._do(Job(spec.to_json(), str(tmp_path)), 0, None)
 
 
 def test_a_cluster_that_is_not_there() -> None:

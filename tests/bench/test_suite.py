@@ -149,6 +149,9 @@ def test_parts_can_be_replaced_and_picked() -> None:
         ('methods = ["seq"]', "no streams are given"),
         ("runs = [1]", "begin each with a line [[runs]]"),
         ("runs = []", "no runs are left"),
+        ('streams = ["home"]\nmethods = ["mas"]\nseeds = []', "no seeds are given"),
+        ('streams = ["home"]\nmethods = ["mas"]\norders = []', "no orders are given"),
+        ('streams = ["home"]\nmethods = ["mas"]\nthreads = 100000', "threads: at most 4096, not 100000"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, expected: str) -> None:

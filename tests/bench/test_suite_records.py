@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from records_by_hand import matrix, record_of
 from rich.console import Console
 from test_bench import SETTINGS, Quiet, files, importable, records, suite_of, whole  # noqa: F401
 from test_run import installed  # noqa: F401
@@ -50,6 +51,32 @@ def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(
     failures = bench(Suite("s", specs), out, Scripted({"kind": "begun"}, {"kind": "done"}), Quiet)
     assert [failure.spec.method for failure in failures] == ["seq", "mas"], "each is told, none ends the rest"
     assert all("edited meanwhile" in failure.why for failure in failures)
+
+
+def test_what_a_suite_no_longer_names_is_not_missing(
+    files: Path,  # noqa: F811
+    one_layer: str,
+    tmp_path: Path,
+) -> None:
+    seq, mas, ewc = (
+        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=one_layer)
+        for method in ("seq", "mas", "ewc")
+    )
+
+    def planned(*specs: Spec, narrowed: bool = False) -> set[str]:
+        bench(
+            Suite("s", specs, narrowed=narrowed),
+            tmp_path,
+            Scripted({"kind": "begun"}, {"kind": "failed", "why": "no"}),
+            Quiet,
+        )
+        runs = json.loads((tmp_path / "s.suite.json").read_text())["runs"]
+        return {run["spec"]["method"] for run in runs}
+
+    assert planned(seq, mas, ewc) == {"seq", "mas", "ewc"}
+    assert planned(seq, narrowed=True) == {"seq", "mas", "ewc"}, "--method seq: the rest is still wanted"
+    (tmp_path / f"{ewc.digest()}.json").write_text(json.dumps(record_of(ewc, matrix(0.1, 0.2, 0.3))))
+    assert planned(seq) == {"seq", "ewc"}, "mas was taken out of the file; ewc as well, but it was made"
 
 
 def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,95 @@
+"""What makes a file a record: one may be half written, edited by hand, or be something else altogether."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import Any
+
+from holdfast.bench.spec import Spec
+from holdfast.errors import HoldfastError
+from holdfast.methods import METHODS
+from holdfast.settings import Settings, check, fields_of, from_json
+
+KNOBS = ("lr", "lam", "lam_a", "down", "up")
+WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)
+"""What reading something else as a record may raise."""
+
+
+class NotARecord(HoldfastError):
+    """A file that is none, or that has been edited to be none."""
+
+
+def spec_of(content: Any) -> Spec:
+    """The spec of a run, if that is what it is."""
+    try:
+        spec = Spec.from_json(content)
+        kinds = {"set": dict, "seed": int, "stream": str, "preset": str, "order": str | None}
+        if not all(isinstance(getattr(spec, name), kind) for name, kind in kinds.items()):
+            raise TypeError("fields of other types")
+        for owner in (METHODS[spec.method], Settings):  # names of another version are shown as they are
+            own = {name: value for name, value in spec.set.items() if name in fields_of(owner)}
+            check(owner, from_json(owner, own))
+    except WRONG as error:
+        raise NotARecord(f"not a run of Holdfast ({error})") from None
+    return spec
+
+
+def check_record(content: Any) -> Spec:
+    """The spec of a record that is whole and of one piece."""
+    try:
+        spec = spec_of(content["spec"])
+        _check_scores(content)
+        if not all(map(_is_number, _numbers(content))):
+            raise TypeError("a value is not a finite number")
+        if not all(isinstance(text, str) for text in _texts(content)):
+            raise TypeError("a name is not text")
+    except WRONG as error:
+        raise NotARecord(f"not a record of Holdfast ({error})") from None
+    return spec
+
+
+def _check_scores(content: Mapping[str, Any]) -> None:
+    """F has a lower triangle or, where all tasks were learnt at once, its last row; a lesson for each row."""
+    F, tasks, lessons = content["scores"]["test"], content["tasks"], content["trials"]
+    joint = all(cell is None for row in F[:-1] for cell in row)
+    for k, row in enumerate(F):
+        last = k == len(F) - 1
+        expected = [i <= k for i in range(len(F))] if last or not joint else [False] * len(F)
+        if [cell is not None for cell in row] != expected:
+            raise ValueError(f"row {k + 1} of the score matrix")
+    if not F or len(tasks) != len(F):
+        raise ValueError("tasks and scores do not fit")
+    if not len(lessons) == len(content["chosen"]) == (1 if joint else len(F)):
+        raise ValueError("lessons and scores do not fit")
+
+
+def _numbers(content: Mapping[str, Any]) -> Iterator[Any]:
+    """Everything that tables and figures take for a number."""
+    yield from (content["seconds"], content["peak_memory"])
+    yield from (cell for row in content["scores"]["test"] for cell in row if cell is not None)
+    for phase in content["passes"]["chosen"].values():
+        yield from (phase["forward"], phase["backward"])
+    chosen: list[dict[str, Any]] = content["chosen"]
+    trials = [trial for lesson in content["trials"] for trial in lesson["trials"]]
+    for one in (*chosen, *trials):
+        yield from () if one["score"] is None else (one["score"],)
+    for choice in (*chosen, *(trial["choice"] for trial in trials)):
+        yield from (choice[name] for name in KNOBS if choice.get(name) not in (None, "inf"))
+    for one in chosen:
+        yield from (one["gold"],) if one.get("gold") is not None else ()
+        for tensor in (one.get("spread") or {}).values():
+            yield from (*tensor["bins"], tensor["mean"], tensor["tau"])
+
+
+def _texts(content: Mapping[str, Any]) -> Iterator[Any]:
+    yield from content["tasks"]
+    for lesson in content["trials"]:
+        yield lesson["task"]
+    for one in content["chosen"]:
+        yield from (one["task"], *one.get("flags", ()))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
