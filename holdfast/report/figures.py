@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from statistics import fmean
 from typing import Any
 
@@ -28,6 +29,7 @@ PALETTE = (
 FAMILIAR = ("la", "mas", "ancl-mas", "ancl-lwf", "upgd", "rp2f", "adabop", "la+slda", "slda", "frozen")
 REFERENCE = {"seq": "#8c96a0", "mtl": "#8c96a0"}
 DASHES = {"seq": "dot", "mtl": "dash"}
+LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # beside lines in the first colours of the palette
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Figure:
     layout: dict[str, Any]
     note: str = ""
     height: int = 380
+    scrolls: bool = False
+    """It has long names at its left and keeps its width on a phone."""
 
 
 def colour(method: str) -> str:
@@ -110,7 +114,8 @@ def search_trace(run: Run) -> Figure | None:
     data = []
     for number, lesson in enumerate(run.record["trials"]):
         tint, chosen = PALETTE[number % len(PALETTE)], run.record["chosen"][number]
-        seen = [trial for trial in lesson["trials"] if _on_the_grid(trial)]
+        rate = chosen.get("lr")  # trials of the rates that were not chosen are of another search
+        seen = [one for one in lesson["trials"] if _on_the_grid(one) and one["choice"].get("lr") == rate]
         if not seen:
             continue
         seen.sort(key=lambda trial: trial["choice"]["lam"])
@@ -131,7 +136,10 @@ def search_trace(run: Run) -> Figure | None:
             ring = {"color": tint, "size": 14, "symbol": "circle-open", "line": {"width": 3}}
             at = ([chosen["lam"]], [100 * chosen["score"]])
             data.append(_trace("chosen", *at, mode="markers", marker=ring, showlegend=False, **group))
-    layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "validation macro-F1"}}
+    layout = {
+        "xaxis": {"title": "λ", "type": "log", "exponentformat": "power"},
+        "yaxis": {"title": "validation macro-F1"},
+    }
     title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}"
     note = (
         "Lines: λ by itself; crosses: with λ_down, λ_up or λ_a beside it; dotted: enough of the score "
@@ -169,6 +177,7 @@ def spread(run: Run) -> list[Figure]:
         tensors: Mapping[str, Any] = chosen.get("spread") or {}
         if not tensors:
             continue
+        tensors = dict(sorted(tensors.items()))
         names = [_short(name) for name in tensors]
         shares = [
             [round(100 * count / (sum(one["bins"]) or 1), 1) for count in one["bins"]]
@@ -206,7 +215,8 @@ def spread(run: Run) -> list[Figure]:
         note = (
             f"A row is the histogram of one tensor, the mark its cut-off τ. Mean ρ over tensors: {mean:.2f}."
         )
-        figures.append(Figure(title, [heat, cut], layout, note, height=max(300, 90 + 13 * len(names))))
+        height = max(300, 90 + 13 * len(names))
+        figures.append(Figure(title, [heat, cut], layout, note, height, scrolls=True))
     return figures
 
 
@@ -223,9 +233,10 @@ def strategies(section: Section) -> list[Figure]:
         ]
         panels.setdefault(title, ("down" if kind == "kt" else "up", []))[1].append(run)
     figures = []
+    cuts = sorted({run.own["tau"] for run in section.runs if "tau" in run.own})
     for title, (axis, runs) in panels.items():
         data = []
-        for number, tau in enumerate(sorted({run.own["tau"] for run in runs})):
+        for number, tau in enumerate(cuts):
             along: dict[float, list[Run]] = {}  # several orders or seeds at a point are averaged
             for run in sorted(runs, key=lambda run: run.own[axis]):
                 if run.own["tau"] == tau:
@@ -241,11 +252,13 @@ def strategies(section: Section) -> list[Figure]:
             "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
             "yaxis": {"title": "CF and FWT"},
         }
-        theirs = "; ".join(
-            f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
-            for name, point in published.REFERENCES.items()
-        )
-        note = f"Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here. The paper has {theirs}."
+        note = "Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here."
+        if published.has_ablations_of(run.spec for run in runs):
+            theirs = "; ".join(
+                f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
+                for name, point in published.REFERENCES.items()
+            )
+            note += f" The paper has {theirs}."
         figures.append(Figure(title, data, layout, note))
     return figures
 
@@ -253,20 +266,20 @@ def strategies(section: Section) -> list[Figure]:
 def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
     """What ANCL reaches at the same step, as level lines."""
     data = []
-    for run in section.made:
-        if run.method not in published.REFERENCES:
-            continue
-        for metric, dash in (("CF", "solid"), ("FWT", "dash")):
-            level = _percent(section.metric(run, metric))
-            line = {"color": colour(run.method), "width": 1, "dash": dash}
+    for method, tint in LEVELS.items():
+        made = [run for run in section.made if run.method == method]
+        for metric, dash in (("CF", "solid"), ("FWT", "dash")) if made else ():
+            level = _percent(_mean([section.metric(run, metric) for run in made]))
+            line = {"color": tint, "width": 1.5, "dash": dash}
             ends = [min(across), max(across)]
-            data.append(_trace(f"{run.method} {metric}", ends, [level, level], mode="lines", line=line))
+            data.append(_trace(f"{method} {metric}", ends, [level, level], mode="lines", line=line))
     return data
 
 
 def _trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
     rounded = [round(value, 3) if isinstance(value, float) else value for value in y]
-    return {"type": "scatter", "name": name, "x": list(x), "y": rounded, **rest}
+    # Plotly reads names as markup, and a task may be called anything.
+    return {"type": "scatter", "name": escape(name, quote=False), "x": list(x), "y": rounded, **rest}
 
 
 def _percent(value: float | None) -> float | None:

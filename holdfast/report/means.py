@@ -34,9 +34,10 @@ def mean_cell(
     made = [run for run in runs if run.record is not None]
     if not made:
         return Cell("missing")
-    found = list(values(section, made, metric, tasks).values())
-    beside = [section.naive(run) for run in made] if metric == "FWT" else []
-    records = (run.digest for run in (*made, *beside) if run is not None)
+    told = [run for run in made if section.metric(run, metric, tasks) is not None]
+    found = list(values(section, told, metric, tasks).values())
+    beside = [section.naive(run) for run in told] if metric == "FWT" else []
+    records = (run.digest for run in (*told, *beside) if run is not None)
     if not found:
         return Cell("-")
     over = estimate(found)
@@ -45,22 +46,21 @@ def mean_cell(
 
 
 def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
-    """Which means are best and second: of those over the same places, and a bound is none of them.
-
-    See `most_places`.
-    """
-    places = most_places({label: own for label, own in found.items() if not is_bound(label)})
+    """Which means are best and second, over places that all ranked methods have; a bound is none of them."""
+    places = usual_places({label: own for label, own in found.items() if not is_bound(label)})
     means = [
-        fmean(own.values()) if not is_bound(label) and own.keys() == places and places else None
+        fmean(own[place] for place in places)
+        if places and own.keys() >= places and not is_bound(label)
+        else None
         for label, own in found.items()
     ]
     return dict(zip(found, ranked(means, high=high), strict=True))
 
 
-def most_places(found: Mapping[str, Found]) -> frozenset[Place]:
-    """Where the methods have been that have been at most places; where such disagree, what more have."""
+def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
+    """The orders and seeds that most methods have been run on; of equally common ones the larger set."""
     sets = Counter(frozenset(own) for own in found.values() if own)
-    return max(sets, key=lambda one: (len(one), sets[one], sorted(one)), default=frozenset())
+    return max(sets, key=lambda one: (sets[one], len(one), sorted(one)), default=frozenset())
 
 
 def is_bound(label: str) -> bool:
@@ -97,12 +97,12 @@ def against_best(
 ) -> tuple[str, dict[str, tuple[Comparison, float]]]:
     """The method with the highest mean where all have been, and how it differs from each other one.
 
-    Where there is no such place, as in a study that is half done, it is the best of those at most places.
+    Where there is no such place, as in a study that is half done, it is the best of those at the usual ones.
     Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
     correction is for the comparisons of all methods with all, not for those that are shown.
     """
     everywhere = frozenset.intersection(*map(frozenset, found.values())) if found else frozenset()
-    places = everywhere or most_places(found)
+    places = everywhere or usual_places(found)
     able = [label for label, own in found.items() if own.keys() >= places]
     if not places or len(able) < 2:
         return "", {}

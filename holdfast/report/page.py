@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from plotly.offline import get_plotlyjs
 
-from holdfast.files import write_bytes
+from holdfast.files import write_text
 from holdfast.report import figures as draw
 from holdfast.report.figures import Figure
 from holdfast.report.runs import Run, Section
@@ -46,7 +46,7 @@ def assemble(path: Path, about: str, top: str, body: str) -> Path:
         f"<h1>Holdfast</h1><p>{about}</p>{top}</header><main>{body}</main>"
         f"<script>{get_plotlyjs()}</script><script>{_asset('page.js')}</script></body></html>\n"
     )
-    write_bytes(path, page.encode())
+    write_text(path, page)
     return path
 
 
@@ -146,9 +146,10 @@ def figure_html(figure: Figure, numbers: count[int]) -> str:
     content = json.dumps({"data": figure.data, "layout": figure.layout}, separators=(",", ":"))
     content = content.replace("<", "\\u003c")  # or a name could end the script
     note = f"<p class=note>{escape(figure.note)}</p>" if figure.note else ""
+    kind = "plot rows" if figure.scrolls else "plot"
     return (
         f"<figure><figcaption>{escape(figure.title)}</figcaption>"
-        f"<div class=plot data-figure=f{number} style='height:{figure.height}px'></div>{note}"
+        f"<div class='{kind}' data-figure=f{number} style='height:{figure.height}px'></div>{note}"
         f"<script type=application/json id=f{number}>{content}</script></figure>"
     )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 Row = tuple[str | None, str | None, str | None, str | None]  # Ov, CF, BWT+, FWT; None where it prints a dash
 
 MAIN: dict[str, dict[str, Row]] = {
@@ -27,6 +30,16 @@ MAIN: dict[str, dict[str, Row]] = {
     },
 }
 """Mean (std) over three orders, with BERT-base."""
+
+
+def settings_of(method: str) -> list[dict[str, Any]]:
+    """What may be set of a method and still be what the paper's number belongs to."""
+    variants: dict[str, list[dict[str, Any]]] = {
+        "adabop": [{"fraction": 0.01, "selection": "fraction"}],
+        "upgd": [{"order": "first"}],
+    }
+    return [{}, *variants.get(method, [])]
+
 
 THRESHOLDS: dict[tuple[float, str], tuple[str, str, str, str, str]] = {
     (0.9, "ancl-lwf"): ("0.21", "25.09", "83.46", "0.00", "22.89"),
@@ -65,3 +78,8 @@ TAU: dict[tuple[int, float], tuple[str, str, str, str, str]] = {
 
 REFERENCES = {"ancl-mas": {"CF": 4.0, "FWT": 31.0}, "ancl-lwf": {"CF": 42.0, "FWT": 60.0}}
 """After the second task, in the captions of the figures on weighting strategies."""
+
+
+def has_ablations_of(specs: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the paper's ablations are of what these runs are: the second order of hwu64."""
+    return all(spec["stream"] == "hwu64" and str(spec["order"]) == "2" for spec in specs)

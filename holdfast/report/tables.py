@@ -85,13 +85,18 @@ def _html_cell(table: Table, column: int, cell: Cell) -> str:
 def markdown(table: Table) -> str:
     """As text for a document."""
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-    lines = [f"#### {table.title}", "", f"| {' | '.join(table.columns)} |"]
+    lines = [f"#### {_plain(table.title)}", "", f"| {' | '.join(map(_plain, table.columns))} |"]
     number = "---|" if table.words else "---:|"
     lines.append("|" + "---|" * table.naming + number * (len(table.columns) - table.naming))
     for row in table.rows:
-        cells = (marks[cell.rank].format(cell.text.replace("|", "\\|")) for cell in row)
+        cells = (marks[cell.rank].format(_plain(cell.text)) for cell in row)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, *(["", table.note] if table.note else []), ""])
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is, in one cell."""
+    return escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 
 
 def as_csv(table: Table) -> str:
@@ -112,7 +117,7 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{_tex('. '.join(filter(None, [table.title, table.note])))}}}",
+        rf"\caption{{{_tex(' '.join(filter(None, [_sentence(table.title), table.note])))}}}",
         rf"\label{{tab:{table.name}}}",
         rf"\begin{{tabular}}{{{spec}}}",
     ]
@@ -133,6 +138,11 @@ _TEX |= {
 }
 _TEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 _TEX |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "≤": r"$\le$"}
+_TEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith("?") else f"{text}."
 
 
 def _tex(text: str) -> str:

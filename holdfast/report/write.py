@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.files import write_bytes
+from holdfast.files import write_text
 from holdfast.report.page import write_page
 from holdfast.report.runs import Section, load_sections
 from holdfast.report.tables import Table, as_csv, latex, markdown
@@ -37,8 +37,8 @@ def write_report(directory: Path) -> Written:
             lines += [f"{len(section.missing)} of {len(section.runs)} runs are missing.", ""]
         for table in tables:
             lines.append(markdown(table))
-            write_bytes(directory / "tables" / f"{table.name}.csv", as_csv(table).encode())
-            write_bytes(directory / "tables" / f"{table.name}.tex", latex(table).encode())
-    write_bytes(directory / "report.md", "\n".join(lines).encode())
+            write_text(directory / "tables" / f"{table.name}.csv", as_csv(table))
+            write_text(directory / "tables" / f"{table.name}.tex", latex(table))
+    write_text(directory / "report.md", "\n".join(lines))
     page = write_page(directory / "report.html", sections, complaints)
     return Written(page, sections, complaints)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records_by_hand import matrix, record_of
 from test_means import tables_of
-from test_report import matrix, put, record_of, spec
+from test_report import put, spec
 
 from holdfast.bench import Spec
 from holdfast.bench.bench import _keep_manifest

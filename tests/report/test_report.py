@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from records_by_hand import joint, matrix, record_of
 from rich.console import Console
 
-from holdfast import metrics
 from holdfast.bench import Spec
 from holdfast.bench.suite import load_suite
 from holdfast.errors import HoldfastError
@@ -23,34 +23,6 @@ from holdfast.report import write_report
 from holdfast.report.runs import load_sections
 from holdfast.report.statistics import compare, estimate, holm
 from holdfast.report.tables import Cell, Table, as_csv, latex, markdown, ranked, show
-
-TASKS = ["a", "b", "c"]
-
-
-def record_of(spec: Spec, F: list[list[float | None]], **rest: Any) -> dict[str, Any]:
-    """A record with this score matrix, as `run` would write it."""
-    chosen = [{"task": task, "lr": 0.003, "score": 0.9, **rest.get("chosen", {})} for task in TASKS[: len(F)]]
-    trials = [
-        {
-            "task": task,
-            "trials": [{"choice": {"lr": 0.003, "lam": lam}, "score": 0.5} for lam in (0.0, 1.0, 10.0)],
-        }
-        for task in TASKS[: len(F)]
-    ]
-    return {
-        "spec": spec.to_json(),
-        "tasks": TASKS[: len(F)],
-        "chosen": chosen,
-        "trials": trials,
-        "scores": {"test": F, "valid": F},
-        "metrics": {"Ov": metrics.overall(F), "CF": None, "BWT+": None, "FWT": None},
-        "predictions": [],
-        "passes": {"chosen": {"train": {"forward": 7, "backward": 6}}, "search": {}},
-        "seconds": rest.get("seconds", 10.0),
-        "peak_memory": 2**30,
-        "versions": {},
-        "revision": None,
-    }
 
 
 def put(folder: Path, spec: Spec, F: list[list[float | None]], **rest: Any) -> str:
@@ -61,15 +33,6 @@ def put(folder: Path, spec: Spec, F: list[list[float | None]], **rest: Any) -> s
 
 def spec(method: str, order: int = 1, seed: int = 0, *settings: str, **rest: Any) -> Spec:
     return Spec.create(method=method, stream="hwu64", order=str(order), seed=seed, settings=settings, **rest)
-
-
-def matrix(first: float, second: float, third: float) -> list[list[float | None]]:
-    """Scores that end as given; every task began at .9."""
-    return [[0.9, None, None], [0.8, 0.9, None], [first, second, third]]
-
-
-def joint(score: float) -> list[list[float | None]]:
-    return [[None] * 3, [None] * 3, [score] * 3]
 
 
 @pytest.fixture

@@ -1,0 +1,106 @@
+"""What a reader could take amiss: ranks, numbers of the paper, colours, names that look like markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from records_by_hand import matrix, record_of
+from test_report import put, rows_of, spec, suite_folder
+
+from holdfast.report import write_report
+from holdfast.report.means import ranks
+from holdfast.report.tables import Cell, Table, latex, markdown
+
+
+def figure_of(page: Path, title: str) -> dict[str, Any]:
+    found = re.search(rf"{re.escape(title)}</figcaption>.*?id=f\d+>(.*?)</script>", page.read_text(), re.S)
+    assert found is not None, title
+    content: dict[str, Any] = json.loads(found[1])
+    return content
+
+
+def test_a_seed_more_of_one_method_takes_no_rank_away() -> None:
+    usual = {("1", 0): 0.1, ("2", 0): 0.3}
+    found = {"seq": usual, "mas": dict.fromkeys(usual, 0.4), "la": usual | {("1", 1): 0.9}}
+    assert ranks(found, high=True) == {"seq": "second", "mas": "best", "la": "second"}
+
+
+def test_an_ablation_has_no_number_in_the_paper(tmp_path: Path) -> None:
+    put(tmp_path, spec("la"), matrix(0.1, 0.2, 0.3))
+    put(tmp_path, spec("la", 1, 0, "lam=0"), matrix(0.1, 0.2, 0.3))
+    put(tmp_path, spec("upgd", 1, 0, "order=first"), matrix(0.1, 0.2, 0.3))
+    [(_, tables)] = write_report(tmp_path).sections
+    rows = rows_of(tables[0])
+    assert rows["la"][5] == "34.20 (7.4)"
+    assert rows["upgd (order first)"][5] == "29.58 (4.7)"
+    assert rows["la (lam 0.0)"][5:] == ["-"] * 4
+
+
+def test_forward_transfer_names_only_runs_it_was_told_by(tmp_path: Path) -> None:
+    put(tmp_path, spec("seq", 1), matrix(0.0, 0.0, 0.9))
+    for order in (1, 2):
+        put(tmp_path, spec("la", order), matrix(0.1, 0.2, 0.3))
+    [(_, tables)] = write_report(tmp_path).sections
+    la = next(row for row in tables[0].rows if row[0].text == "la")
+    assert la[5].records == (spec("la", 1).digest(), spec("seq", 1).digest())
+
+
+def test_the_line_of_a_search_is_of_one_rate(tmp_path: Path) -> None:
+    one = spec("rp2f")
+    record = record_of(one, matrix(0.1, 0.2, 0.3))
+    for lesson in record["trials"]:
+        lesson["trials"] = [
+            {"choice": {"lr": rate, "lam": lam}, "score": 0.5}
+            for rate, lam in ((0.0003, 1e-5), (0.003, 1e-5), (0.003, 1e-6))
+        ]
+    (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
+    drawn = figure_of(write_report(tmp_path).page, "rp2f, order 1, seed 0")
+    assert drawn["data"][0]["x"] == [1e-6, 1e-5]
+    assert drawn["layout"]["xaxis"]["exponentformat"] == "power"
+
+
+def test_reference_lines_have_colours_of_their_own_and_are_means(tmp_path: Path) -> None:
+    place = suite_folder(tmp_path / "s", "strategies", lambda one: [[0.9, None], [0.5, 0.8]])
+    reference = next(path for path in place.glob("*.json") if '"ancl-mas"' in path.read_text()[:200])
+    other = json.loads(reference.read_text())
+    other["spec"]["seed"], other["scores"]["test"] = 1, [[0.9, None], [0.7, 0.8]]
+    manifest = json.loads((place / "strategies.suite.json").read_text())
+    manifest["runs"].append({"digest": "other", "spec": other["spec"]})
+    (place / "strategies.suite.json").write_text(json.dumps(manifest))
+    (place / "other.json").write_text(json.dumps(other))
+    traces = figure_of(write_report(place).page, "KT focus")["data"]
+    levels = [trace for trace in traces if trace["name"].startswith("ancl")]
+    assert [trace["name"] for trace in levels].count("ancl-mas CF") == 1
+    assert next(trace for trace in levels if trace["name"] == "ancl-mas CF")["y"] == [30.0, 30.0]
+    others = {trace["line"]["color"] for trace in traces if trace not in levels}
+    assert not others & {trace["line"]["color"] for trace in levels}
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    table = Table("t", "a <b> | c", ["<i>x"], [[Cell("p <0.001\n| y")]])
+    assert "#### a &lt;b&gt; \\| c" in markdown(table)
+    assert "| p &lt;0.001 \\| y |" in markdown(table)
+    assert r"p \textless{}0.001" in latex(table)
+    assert r"\textbar{}" in latex(table)
+    assert r"\caption{is it better? Yes.}" in latex(Table("t", "is it better?", [], note="Yes."))
+    one = spec("mas")
+    record = record_of(one, matrix(0.1, 0.2, 0.3), chosen={"lam": 1.0})
+    for lesson in record["trials"]:
+        lesson["task"] = "<i>task"
+    (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
+    assert (
+        figure_of(write_report(tmp_path).page, "mas, order 1, seed 0")["data"][0]["name"] == "&lt;i&gt;task"
+    )
+
+
+@pytest.mark.parametrize("stream", ["home", "hwu64"])
+def test_reference_points_of_the_paper_are_told_where_they_belong(tmp_path: Path, stream: str) -> None:
+    place = suite_folder(tmp_path / "s", "strategies", lambda one: [[0.9, None], [0.5, 0.8]])
+    for path in place.glob("*.json"):
+        path.write_text(path.read_text().replace('"hwu64"', f'"{stream}"'))
+    page = write_report(place).page.read_text()
+    assert ("The paper has ancl-mas CF 4" in page) == (stream == "hwu64")
