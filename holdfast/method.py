@@ -171,8 +171,7 @@ class Method:
 
     def set(self, **values: Any) -> None:
         """Set hyper-parameters, from Python values or from JSON."""
-        read = from_json(type(self), values)
-        check(type(self), read)
+        check(type(self), read := from_json(type(self), values))
         for name, value in read.items():
             setattr(self, name, value)
 

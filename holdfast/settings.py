@@ -143,6 +143,8 @@ def parse(owner: type, name: str, text: str) -> Any:
 def check(owner: type, values: Mapping[str, Any]) -> None:
     """Refuse values that fields cannot have: a typo in Python is told as one on the command line."""
     for name, value in values.items():
+        if name not in (known := fields_of(owner)):
+            raise HoldfastError(unknown(name, sorted(known), "setting"))
         if not _fits(owner, name, value):
             raise HoldfastError(f"{name}={value!r}: expected {_expected(owner, name)}")
 
@@ -240,7 +242,7 @@ def to_json(value: Any) -> Json:
 def from_json(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a dataclass from their JSON."""
     hints = _hints(owner)
-    return {name: value if hints[name] is str else _from_json(value) for name, value in values.items()}
+    return {name: value if hints.get(name) is str else _from_json(value) for name, value in values.items()}
 
 
 @functools.cache

@@ -124,6 +124,7 @@ def outside(bounds: Any, value: Any) -> bool:
         (lambda: METHODS["mas"](penalty="prox", lam=1e6), "penalty='prox': expected one of"),
         (lambda: METHODS["mas"](lam="1"), "lam='1': expected a number of at least 0"),
         (lambda: METHODS["mas"]().set(lam=-1), "lam=-1: expected a number of at least 0"),
+        (lambda: METHODS["mas"]().set(lamda=1.0), r"unknown setting 'lamda' \(did you mean 'lam'\?\)"),
         (lambda: METHODS["la"](down=5), "down=5: expected a number or none above 0, of at most 1"),
         (lambda: Settings(engine="linaer"), "engine='linaer': expected one of bisect, linear"),
         (lambda: Settings(epochs=True), "epochs=True: expected a whole number of at least 1"),
