@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -33,6 +34,19 @@ def write_bytes(path: Path, data: bytes) -> None:
     finally:
         with suppress(OSError):  # a place that cannot be written holds nothing to clear away either
             temporary.unlink()
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    """The first 12 hex digits of the SHA-256 of some files, their names and bytes."""
+    total = hashlib.sha256()
+    for path in files:
+        try:
+            with path.open("rb") as content:
+                part = hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError as error:
+            raise HoldfastError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        total.update(f"{part}  {path.name}\n".encode())
+    return total.hexdigest()[:12]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,9 +19,10 @@ from holdfast.files import locked, write_bytes
 from holdfast.heads import ClosedFormHead
 from holdfast.learner import Learner
 from holdfast.methods import METHODS
-from holdfast.models import MODELS, build_classifier
+from holdfast.models import build_classifier
 from holdfast.models.adapters import Adapter
 from holdfast.models.classifier import Classifier
+from holdfast.models.sources import is_own
 from holdfast.settings import Settings, from_json, preset, to_json, unknown
 from holdfast.store import Store
 
@@ -73,8 +74,7 @@ def create(
 
 def named(model: str) -> str:
     """The name of an encoder that holds from any working directory."""
-    own = model not in MODELS and Path(model).is_dir()  # a registered name wins over a folder called so
-    return str(Path(model).resolve()) if own else model
+    return str(Path(model).resolve()) if is_own(model) else model
 
 
 def load(path: Path, generation: int | None = None) -> Learner:

@@ -88,7 +88,7 @@ def test_what_the_user_fixed_stays_fixed(tiny_bert, tmp_path):
 
 def test_what_cannot_be_is_refused(tiny_bert):
     for method, options, expected in (
-        ("slda", {"shrinkage": 2.0}, r"not in \(0, 1\]"),
+        ("slda", {"shrinkage": 2.0}, "shrinkage=2.0: expected .* of at most 1"),
         ("slda", {"scatter": "pooled", "weighting": "covariance"}, "per-class"),
         ("klda", {"widths": (-1.0,)}, "above 0"),
         ("slda", {"lamb": 1.0}, "unknown hyper-parameter 'lamb'"),

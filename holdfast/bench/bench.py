@@ -19,6 +19,7 @@ from holdfast.bench.worker import Event, Job
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.files import locked, read_json, shared, write_json
+from holdfast.models.sources import is_own
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,13 @@ def _sort_out(
 
 
 def _is_of(record: Any, spec: Spec) -> bool:
-    """Whether a record is of this run; a user's own files may lie elsewhere by now, their name holds."""
+    """Whether a record is of this run; a user's own files may lie elsewhere by now, its name holds."""
     try:
         found = check_record(record)
     except NotARecord:
         return False
     if spec.stream not in STREAMS:
         found = replace(found, stream=spec.stream)
+    if is_own(spec.model):
+        found = replace(found, model=spec.model)
     return found == spec

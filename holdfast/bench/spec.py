@@ -16,6 +16,7 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.method import Method
 from holdfast.methods import METHODS
+from holdfast.models.sources import folder_digest, is_own
 from holdfast.settings import Settings, fields_of, from_json, parse_setting, preset, to_json, unknown
 from holdfast.terminal import MOST_THREADS
 
@@ -58,10 +59,12 @@ class Spec:
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
 
     def digest(self) -> str:
-        """The name of the run's record. A user's own files are known by their contents, not by their name."""
+        """The name of the run's record. A user's own data and model are known by contents, not by name."""
         content = self.to_json()
         if self.stream not in STREAMS:
             content["stream"] = digest(self.stream)
+        if is_own(self.model):
+            content["model"] = folder_digest(self.model)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
     def to_json(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.files import digest_of
 
 HUB = "hf:"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -82,17 +82,12 @@ def stream_from_files(
 
 
 def digest(path: str | Path) -> str:
-    """The first 12 hex digits of the SHA-256 of the files behind a stream, their names and bytes."""
+    """A hash of the files behind a stream."""
     if _is_hugging_face(path):
         files = [Path(file["filename"]) for _, part in hub_parts(str(path)) for file in part.cache_files]
     else:
         files = _files(Path(path)) if Path(path).is_dir() else [Path(path)]
-    total = hashlib.sha256()
-    for file in files:
-        with _open(file) as content:
-            part = hashlib.file_digest(content, "sha256").hexdigest()
-        total.update(f"{part}  {file.name}\n".encode())
-    return total.hexdigest()[:12]
+    return digest_of(files)
 
 
 def _records(path: str | Path, columns: Collection[str]) -> Iterator[Record]:

@@ -23,7 +23,7 @@ class KLDA(FrozenTrunk):
     """
 
     features: int = setting(2000, "D, random features", least=1, below=100_001)
-    widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task")
+    widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task", above=0)
     combine: Combine = setting("best", "of the widths: the best on validation data, or the average of all")
     draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)
     shrinkage: float | None = setting(

