@@ -61,10 +61,10 @@ class TrainingSettings:
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
     min_delta: float = setting(0.002, "gain in validation loss that resets patience", least=0)
     rates: tuple[float, ...] = setting(
-        (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", above=0, below=math.inf
+        (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", least=0, below=math.inf
     )
     sgd_rates: tuple[float, ...] = setting(
-        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD", above=0, below=math.inf
+        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD", least=0, below=math.inf
     )
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
     lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j", above=0, below=1)

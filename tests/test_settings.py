@@ -125,10 +125,13 @@ def outside(bounds: Any, value: Any) -> bool:
         (lambda: METHODS["mas"](lam="1"), "lam='1': expected a number of at least 0"),
         (lambda: METHODS["mas"]().set(lam=-1), "lam=-1: expected a number of at least 0"),
         (lambda: METHODS["mas"]().set(lamda=1.0), r"unknown setting 'lamda' \(did you mean 'lam'\?\)"),
-        (lambda: METHODS["la"](down=5), "down=5: expected a number or none above 0, of at most 1"),
+        (lambda: METHODS["la"](down=5), "down=5: expected a number or none of at least 0, of at most 1"),
         (lambda: Settings(engine="linaer"), "engine='linaer': expected one of bisect, linear"),
         (lambda: Settings(epochs=True), "epochs=True: expected a whole number of at least 1"),
-        (lambda: Settings(rates=(1e-3, -1.0)), "rates=.*: expected numbers separated by commas above 0"),
+        (
+            lambda: Settings(rates=(1e-3, -1.0)),
+            "rates=.*: expected numbers separated by commas of at least 0",
+        ),
         (lambda: Settings(rates=()), "rates=.*: expected numbers"),
     ],
 )

@@ -38,7 +38,9 @@ class LA(AnyImportance, Quadratic):
     Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
     """
 
-    down: float | None = setting(None, "lambda_down in (0, 1]; none: the plain importance", above=0, most=1)
+    down: float | None = setting(
+        None, "lambda_down, from 0 to 1; none: the plain importance", least=0, most=1
+    )
     up: float = setting(
         1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0
     )
