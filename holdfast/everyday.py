@@ -22,7 +22,6 @@ from holdfast import state
 from holdfast.data.readers import Rows, read_pairs, stem, whole
 from holdfast.data.tasks import Split, Task
 from holdfast.errors import HoldfastError
-from holdfast.heads import ClosedFormHead
 from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.metrics import macro_f1
@@ -216,12 +215,7 @@ def answers(
         if not whole(text):
             raise HoldfastError(f"text {number} holds half a character; save it as plain UTF-8 text")
     classes, features = learner.classes_, learner.model.embed(texts)
-    far = [False] * len(texts)
-    if reject is not None:
-        head = learner.model.head
-        if not isinstance(head, ClosedFormHead):
-            raise HoldfastError("a trained head has no distance to tell unknown inputs by; begin with slda")
-        far = (head.distances(features) > head.threshold(reject)).tolist()
+    far = [False] * len(texts) if reject is None else learner.far_out(features, reject)
     likely = learner.probabilities(features)
     best, places = likely.topk(min(max(top, 1), len(classes)), dim=1)
     found = []

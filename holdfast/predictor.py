@@ -1,4 +1,4 @@
-"""What a taught model is asked: labels and probabilities, in scikit-learn's words."""
+"""What a taught model is asked: labels and probabilities, in scikit-learn's words; its score is macro-F1."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
+from holdfast.heads import ClosedFormHead
 from holdfast.metrics import macro_f1
 from holdfast.models.classifier import Classifier
 
@@ -32,6 +33,19 @@ class Predictor:
     def predict_proba(self, texts: Sequence[str]) -> np.ndarray:
         """The probability of each of `classes_`, a row per text."""
         found: np.ndarray = self.probabilities(self.model.embed(texts)).numpy()
+        return found
+
+    def is_unknown(self, texts: Sequence[str], reject: float = 0.95) -> list[bool]:
+        """Whether each text lies further out than that share of the sentences it was chosen by."""
+        return self.far_out(self.model.embed(texts), reject)
+
+    def far_out(self, features: Tensor, reject: float) -> list[bool]:
+        """The same for sentence vectors. A trained head cannot tell."""
+        head = self.model.head
+        if not isinstance(head, ClosedFormHead):
+            raise HoldfastError("a trained head has no distance to tell unknown inputs by; begin with slda")
+        self._rows()
+        found: list[bool] = (head.distances(features) > head.threshold(reject)).tolist()
         return found
 
     @torch.no_grad()

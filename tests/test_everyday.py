@@ -306,6 +306,7 @@ def test_unknown_inputs_are_told(made, capsys):
     head, known = learner.model.head, [text for text, _ in rows_of(0, "test")]
     strange = [" ".join(words) for words in DOMAIN_WORDS.values()] + ["of to and in " * 8]
     answers = everyday.answers(learner, [*known, *strange], reject=0.8)
+    assert learner.is_unknown([*known, *strange], reject=0.8) == [one.label is None for one in answers]
     far = head.distances(learner.model.embed([*known, *strange])) > head.threshold(0.8)
     assert [answer.label is None for answer in answers] == far.tolist()
     outside = [answer.text for answer in answers[len(known) :] if answer.label is None]
