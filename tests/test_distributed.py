@@ -113,6 +113,7 @@ for name in METHODS:
     stream = METHODS[name]().curriculum(class_stream())
     method = METHODS[name]()
     given = {{key: value for key, value in strengths.items() if key in method.hyper_parameters()}}
+    given |= {{"lam": float("inf")}} if name == "frozen" else {{}}
     method.set(**given)
     learner = make_learner({model!r}, method, stream, small(epochs=1), fixed=set(given))
     for task in stream.tasks[:2]:

@@ -175,7 +175,10 @@ def test_sigkill_at_twenty_random_moments(
     class Beating(Quiet):
         def event(self, number: int, event: dict[str, Any], record: Any) -> None:
             super().event(number, event, record)
-            os.write(self.writer, b".")
+            if (
+                event["kind"] != "epoch"
+            ):  # these come by the clock: on a busy machine there would be no others
+                os.write(self.writer, b".")
 
     def work(writer: int) -> None:
         Beating.writer = writer
