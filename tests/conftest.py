@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import re
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,10 @@ from holdfast.settings import Settings
 # Accelerate collects garbage after every training; what was imported need not be looked through each time.
 gc.collect()
 gc.freeze()
+
+# In the background of a shell Ctrl-C may be ignored, and children inherit that; some tests press it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
