@@ -1,12 +1,14 @@
 """Pages that are written by the code stay equal to it, and code that is printed runs."""
 
 import importlib
+import shutil
 
 from conftest import ROOT, class_stream, make_learner, small
 
 from holdfast import params as P
 from holdfast.methods import METHODS
-from holdfast.report import methods_page
+from holdfast.report import methods_page, write_report
+from holdfast.report.tables import markdown
 
 
 def test_the_page_of_methods_is_current():
@@ -43,3 +45,19 @@ def test_the_example_of_a_method_is_one(one_layer, tmp_path, monkeypatch):
         moved.append(sum(float((end[n][: len(w)] - w).square().sum()) for n, w in start.items()))
     assert moved[0] > moved[1] > moved[2] > 0
     assert "lam" in learner.learn(stream.tasks[2]).decision.trial.choice
+
+
+def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):
+    """The main tables on the page are what `holdfast report results/small` writes, but for line breaks."""
+    shutil.copytree(ROOT / "results" / "small", tmp_path / "small")
+    page = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    shown = [
+        table
+        for section, tables in write_report(tmp_path / "small").sections
+        for table in tables
+        if section.title.startswith("paper-small")
+        and table.name.endswith(("-main", "-by-order", "-compared"))
+    ]
+    assert len(shown) == 6
+    for table in shown:
+        assert " ".join(markdown(table).split()) in page, f"copy {table.title!r} from results/small/report.md"
