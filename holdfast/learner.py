@@ -97,9 +97,8 @@ class Learner(Persistent):
             decision = self._drive(task)
             trial = self.trial(task, decision.trial.choice)
             self._adopt(trial)
-            with self.method.trying(
-                trial.choice
-            ):  # as it was trained: a field that is fixed may say otherwise
+            # As it was trained: a field that the user has fixed may say otherwise.
+            with self.method.trying(trial.choice):
                 moved = self.method.moves
                 with self._ledger.counting() as consolidation:
                     self.method.after_task(self, task)

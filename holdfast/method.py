@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.models import Adapters, Usual
 from holdfast.params import Params
-from holdfast.settings import Settings, check, fields_of, from_json, setting, to_json
+from holdfast.settings import Settings, check, check_all, fields_of, from_json, setting, to_json
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
@@ -72,7 +72,7 @@ class Method:
     lr: float = setting(3e-4, "learning rate", least=0, below=math.inf)
 
     def __post_init__(self) -> None:
-        check(type(self), {name: getattr(self, name) for name in self.hyper_parameters()})
+        check_all(self)
 
     # ---- the six hooks ----------------------------------------------------------------------------
 

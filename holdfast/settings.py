@@ -48,7 +48,7 @@ class TrainingSettings:
     """How everything is trained and searched, whether a study or what you teach day by day."""
 
     def __post_init__(self) -> None:
-        check(type(self), {name: getattr(self, name) for name in fields_of(type(self))})
+        check_all(self)
 
     adapter: Literal["houlsby", "lacl"] = setting(
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
@@ -147,6 +147,11 @@ def check(owner: type, values: Mapping[str, Any]) -> None:
             raise HoldfastError(unknown(name, sorted(known), "setting"))
         if not _fits(owner, name, value):
             raise HoldfastError(f"{name}={value!r}: expected {_expected(owner, name)}")
+
+
+def check_all(holder: Any) -> None:
+    """The same for all fields of an object."""
+    check(type(holder), {name: getattr(holder, name) for name in fields_of(type(holder))})
 
 
 def _fits(owner: type, name: str, value: Any) -> bool:
