@@ -36,7 +36,7 @@ class Predictor:
         return found
 
     def is_unknown(self, texts: Sequence[str], reject: float = 0.95) -> list[bool]:
-        """Whether each text lies further out than that share of the sentences it was chosen by."""
+        """Whether each text lies further out than that share of the validation sentences did."""
         return self.far_out(self.model.embed(texts), reject)
 
     def far_out(self, features: Tensor, reject: float) -> list[bool]:
