@@ -241,10 +241,10 @@ def test_many_rows_in_bounded_memory(here, one_layer):
     ]
     source = table(here / "many.csv", rows)
     script = (
-        "import resource, sys\nfrom holdfast import cli\n"
+        "import sys, torch\nfrom holdfast import cli\nfrom holdfast.bench.run import _peak_memory\n"
         f"sys.argv = ['holdfast', 'learn', 'mine', {source!r}, '--model', {one_layer!r}, '--threads', '1']\n"
         "try:\n    cli.main()\nexcept SystemExit as end:\n    assert not end.code\n"
-        "print('peak', resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+        "print('peak', _peak_memory(torch.device('cpu')) // 2**20)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, cwd=here, env=environment()
