@@ -223,8 +223,14 @@ class Learner(Persistent):
         pool = None if self._closed or self.tasks_seen >= FIRST_TASKS else self.pool
         trains_as = alike(self.method) if pool else None
         if pool is not None and trains_as is not None:
-            return pool.place(trains_as, *decides)
+            return pool.place(trains_as, *decides, self._reading())
         return self._workspace.pool.place(type(self.method).__name__, self.method.hparams(), *decides)
+
+    def _reading(self) -> list[Any]:
+        """How the encoder reads the task, beside its weights: runs on another one may share a pool."""
+        config = {k: v for k, v in self.model.encoder.config.to_dict().items() if k != "_name_or_path"}
+        tokens = [self._encoded(part).tokens for part in ("train", "valid")]
+        return [json.dumps(config, sort_keys=True, default=str), tokens]
 
     def rates(self) -> tuple[float, ...]:
         """The learning rates to try: the grid, or the one the user fixed."""

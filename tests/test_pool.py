@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,19 @@ ALIKE = [
     ("lwf", {}),
 ]
 """In this order into one pool: later ones find what earlier ones have left."""
+
+
+def _swap_words(tokenizer: dict[str, Any]) -> None:
+    vocabulary = tokenizer["model"]["vocab"]
+    words = [word for word in vocabulary if not word.startswith("[")]
+    numbers = [vocabulary[word] for word in words]
+    vocabulary |= dict(zip(words, reversed(numbers), strict=True))
+
+
+EDITS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "config": lambda config: config.update(hidden_dropout_prob=0.2),
+    "tokenizer": _swap_words,
+}
 
 
 class Watch(Progress):
@@ -94,6 +110,8 @@ def test_runs_that_share_end_as_runs_that_do_not(one_layer: str, tmp_path: Path)
         {"task": True},
         {"code": True},
         {"model": True},
+        {"config": True},
+        {"tokenizer": True},
         {"precision": True},
         {"library": True},
     ],
@@ -108,6 +126,13 @@ def test_what_decides_a_training_is_in_its_name(
     same, _ = taught(one_layer, "mas", {}, pool, stream)
     assert reused(same) == 1
     model = tiny_bert if change.pop("model", False) else one_layer
+    for name, edit in EDITS.items():
+        if change.pop(name, False):  # the same weights, run or given to read otherwise
+            model = str(shutil.copytree(one_layer, tmp_path / "edited"))
+            part = tmp_path / "edited" / f"{name}.json"
+            content = json.loads(part.read_text())
+            edit(content)
+            part.write_text(json.dumps(content))
     if change.pop("scenario", False):
         stream = replace(stream, scenario="domain-incremental")
     if change.pop("task", False):

@@ -6,13 +6,14 @@ and a record has the same bits as a local one of the same kind of machine.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, nullcontext, suppress
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -157,14 +158,18 @@ def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
 
 def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
     """One run in a worker process, its trials in the node's cache; gives back its record."""
+    from holdfast.bench.run import data_of, versions
     from holdfast.bench.spec import Spec
 
+    spec = Spec.from_json(job.spec)
     try:
-        digest = Spec.from_json(job.spec).digest()
+        digest = spec.digest()
+        data = data_of(spec.load_stream(Path(job.data_dir) if job.data_dir else None))
     except HoldfastError as error:  # data that this node cannot read
         return {"why": str(error)}
-    # What a node has kept of other code is not a result of this one.
-    scratch = cache_dir() / "bench" / f"{digest}-{code_hash()[:12]}-{version('torch')}"
+    # What a node has kept of other data, code or libraries is not a result of these.
+    kept = hashlib.sha256(json.dumps([data, code_hash(), versions()]).encode()).hexdigest()[:12]
+    scratch = cache_dir() / "bench" / f"{digest}-{kept}"
     last: Event = {"kind": "begun"}
     _tell(told, number, last)
     with working(replace(job, out=str(scratch), share=False)) as (process, said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import re
 import resource
@@ -19,7 +20,7 @@ from accelerate import Accelerator
 
 from holdfast import metrics
 from holdfast.bench.spec import Spec
-from holdfast.bench.tracking import check_tracker, tracked
+from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.files import locked, read_json, write_json
@@ -42,6 +43,7 @@ PACKAGES = (
     "scikit-learn",
     "home-assistant-intents",
 )
+"""What a record names the versions of."""
 
 
 def run(
@@ -95,14 +97,16 @@ def run(
             accelerator=accelerator,
         )
         with tracked(learner, spec, track):
-            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"))
+            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"), data_of(whole))
         if accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)
     return record
 
 
-def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, store: Store) -> Record:
+def _learn_all(
+    spec: Spec, learner: Learner, stream: Stream, lessons: Stream, store: Store, data: str
+) -> Record:
     started = time.perf_counter()
     chosen: list[dict[str, Any]] = []
     trials: list[dict[str, Any]] = []
@@ -113,12 +117,20 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
     codes: list[str] = []
     if store.current is not None:
         tensors, meta = store.load()
-        learner.load_state(tensors, meta["learner"])
-        chosen, trials, scores, passes, spent = (
-            meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
-        )
+        anew = f"to begin this run anew, delete {store.root.parent}"
+        if meta["run"].get("data", data) != data:
+            raise HoldfastError(f"{spec.stream} is not what its first tasks were learnt from; {anew}")
+        try:
+            learner.load_state(tensors, meta["learner"])
+            chosen, trials, scores, passes, spent = (
+                meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
+            )
+        except (KeyError, TypeError, HoldfastError) as error:
+            raise HoldfastError(f"cannot go on with what another version began ({error}); {anew}") from None
         revisions, peak = meta["run"].get("revisions", []), meta["run"].get("peak_memory", 0)
         codes = meta["run"].get("codes", [])
+        if isinstance(learner.progress, Tracked):  # its curves go on where they were
+            learner.progress.step = meta["run"].get("step", 0)
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
         if codes and codes[-1] != code_hash()[:12]:
             learner.progress.note("caution: its first tasks were learnt by other code; the record names both")
@@ -154,6 +166,8 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
             "peak_memory": max(peak, _peak_memory(learner.accelerator.device)),
             "revisions": revisions,
             "codes": codes,
+            "data": data,
+            "step": learner.progress.step if isinstance(learner.progress, Tracked) else 0,
         }
         if learner.accelerator.is_main_process:
             store.commit(tensors, {"learner": state, "run": run_state})
@@ -161,6 +175,7 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         learner.accelerator.wait_for_everyone()
     return {
         "spec": spec.to_json(),
+        "data": data,
         "tasks": [task.name for task in stream],
         "chosen": chosen,
         "trials": trials,
@@ -175,10 +190,16 @@ def _learn_all(spec: Spec, learner: Learner, stream: Stream, lessons: Stream, st
         "precision": learner.accelerator.mixed_precision,
         "processes": learner.accelerator.num_processes,
         "cpu": _cpu(),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
+        "versions": {"python": platform.python_version()} | versions(),
         "revision": ", ".join(filter(None, revisions)) or None,
         "code": ", ".join(codes),
     }
+
+
+def data_of(stream: Stream) -> str:
+    """A hash of a stream's sentences, in any order of its tasks: a name may come to stand for others."""
+    tasks = sorted((task.name, task.train, task.valid, task.test) for task in stream)
+    return hashlib.sha256(repr(tasks).encode()).hexdigest()[:12]
 
 
 def summarise(F: metrics.Matrix) -> dict[str, float | None]:
@@ -216,11 +237,16 @@ def pool_of(out: Path) -> Path:
     return out / ".trials" / "shared"
 
 
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return None
+def versions() -> dict[str, str | None]:
+    """What is installed of what a run goes through."""
+
+    def found(package: str) -> str | None:
+        try:
+            return version(package)
+        except PackageNotFoundError:  # run from a checkout that was never installed
+            return None
+
+    return {name: found(name) for name in PACKAGES}
 
 
 def _cpu() -> str | None:
@@ -238,6 +264,8 @@ def _revision() -> str | None:
         return subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, timeout=10)
 
     try:
+        if git("ls-files", "--error-unmatch", "__init__.py").returncode:
+            return None  # installed within somebody else's repository
         found = git("describe", "--always", "--abbrev=12").stdout.strip()
         edited = found and git("status", "--porcelain", "--", ".").stdout.strip()
     except (OSError, subprocess.TimeoutExpired):

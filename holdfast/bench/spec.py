@@ -20,6 +20,8 @@ from holdfast.models.sources import folder_digest, is_own
 from holdfast.settings import Settings, fields_of, from_json, parse_setting, preset, to_json, unknown
 from holdfast.terminal import MOST_THREADS
 
+SEEDS = 2**32  # what every generator takes, random features' multiples of it included
+
 
 @dataclass(frozen=True)
 class Spec:
@@ -49,6 +51,8 @@ class Spec:
                 raise HoldfastError(f"{name}: at least {least}, not {rest[name]}")
         if rest.get("threads", 1) > MOST_THREADS:
             raise HoldfastError(f"threads: at most {MOST_THREADS}, not {rest['threads']}")
+        if not 0 <= rest.get("seed", 0) < SEEDS:
+            raise HoldfastError(f"seed: from 0 to {SEEDS - 1}, not {rest['seed']}")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":

@@ -79,7 +79,8 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
     view = content.pop("view", "main")
     if view not in get_args(View):
         raise HoldfastError(f"{name}: {unknown(view, list(get_args(View)), 'view')}")
-    about, share = content.pop("about", ""), content.pop("share", True)
+    # Where seconds are what is measured, every run does all of its own work.
+    about, share = content.pop("about", ""), content.pop("share", view != "cost")
     specs: dict[str, Spec] = {}
     for number, block in enumerate(blocks, start=1):
         where = f"{name}, runs {number}"

@@ -42,7 +42,7 @@ class LA(AnyImportance, Quadratic):
         None, "lambda_down, from 0 to 1; none: the plain importance", least=0, most=1
     )
     up: float = setting(
-        1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0
+        1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0, most=1
     )
     lam_max: float = setting(
         0.0, "lambda beyond which the task cannot be learnt; found by the search", least=0

@@ -35,7 +35,9 @@ class LAMerge(Regulariser, AnyImportance):
 
     strengths: ClassVar[tuple[str, ...]] = ("merge",)
 
-    merge: float = setting(1.0, "m, how much of the past's share is given back: 0 is none, 1 all", least=0)
+    merge: float = setting(
+        1.0, "m, how much of the past's share is given back: 0 is none, 1 all", least=0, most=1
+    )
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
         """The learning rate; the training it chooses is the look-ahead."""

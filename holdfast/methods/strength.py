@@ -39,7 +39,7 @@ class Strength(Regulariser):
 
     lam: float = setting(0.0, "strength of the hold on the past; 0 is none", least=0)
     thr: float | None = setting(
-        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0
+        None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0, most=1
     )
 
     def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:

@@ -92,7 +92,7 @@ def trade_off(section: Section) -> Figure | None:
         if not known:
             continue
         tint = colour(known[0][2].method)
-        names = [f"order {run.where[0]}, seed {run.where[1]}" for _, _, run in known]
+        names = [f"order {run.where[0]}, seed {run.where[1]}, record {run.digest}" for _, _, run in known]
         few = {"color": tint, "size": 7, "opacity": 0.45}
         xs, ys = [fwt for fwt, _, _ in known], [cf for _, cf, _ in known]
         data.append(
@@ -226,14 +226,15 @@ def strategies(section: Section) -> list[Figure]:
     for run in section.made:
         own = run.own
         kind = own.get("strategy", "balance")
-        if run.method != "la" or "tau" not in own or ("down" if kind == "kt" else "up") not in own:
-            continue
+        axis = "down" if kind == "kt" else "up"
+        if run.method != "la" or not all(isinstance(own.get(name), int | float) for name in ("tau", axis)):
+            continue  # `none` and ∞ have no place on an axis
         title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
             kind
         ]
-        panels.setdefault(title, ("down" if kind == "kt" else "up", []))[1].append(run)
+        panels.setdefault(title, (axis, []))[1].append(run)
     figures = []
-    cuts = sorted({run.own["tau"] for run in section.runs if "tau" in run.own})
+    cuts = sorted({run.own["tau"] for _, runs in panels.values() for run in runs})
     for title, (axis, runs) in panels.items():
         data = []
         for number, tau in enumerate(cuts):

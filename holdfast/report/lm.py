@@ -226,7 +226,8 @@ def plain_as_far(found: Found, trial: Trial, ability: str) -> float | None:
     """The same where weights went as far as in this training, between the nearest strengths."""
     held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
     others = [Trial("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
-    points = sorted((float(one["moved"]), loss(one, ability, "test")) for one in found.some(others))
+    made = [one for one in found.some(others) if not collapsed(one)]
+    points = sorted((float(one["moved"]), loss(one, ability, "test")) for one in made)
     moved = float(found.some([trial])[0]["moved"])
     for (near, low), (far, high) in pairwise(points):
         if near <= moved <= far:

@@ -30,18 +30,20 @@ def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None
 def mean_cell(
     section: Section, runs: Sequence[Run], metric: str, rank: Rank = "", tasks: int | None = None
 ) -> Cell:
-    """Mean (standard deviation) of some runs, with the records it was made from."""
+    """Mean (standard deviation) of some runs, and of how many if not of all; the records behind it."""
     made = [run for run in runs if run.record is not None]
     if not made:
         return Cell("missing")
     told = [run for run in made if section.metric(run, metric, tasks) is not None]
-    found = list(values(section, told, metric, tasks).values())
+    found = values(section, told, metric, tasks)
     beside = [section.naive(run) for run in told] if metric == "FWT" else []
     records = (run.digest for run in (*told, *beside) if run is not None)
     if not found:
         return Cell("-")
-    over = estimate(found)
-    text = percent(over.mean) + ("" if over.std is None else f" ({100 * over.std:.1f})")
+    spread = estimate(list(found.values())).std
+    text = percent(mean_of(found)) + ("" if spread is None else f" ({100 * spread:.1f})")
+    if len(told) < len(made):
+        text += f" [{len(told)} of {len(made)}]"
     return Cell(text, rank, tuple(dict.fromkeys(records)))
 
 
@@ -49,7 +51,7 @@ def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
     """Which means are best and second, over places that all ranked methods have; a bound is none of them."""
     places = usual_places({label: own for label, own in found.items() if not is_bound(label)})
     means = [
-        fmean(own[place] for place in places)
+        mean_of({place: own[place] for place in places})
         if places and own.keys() >= places and not is_bound(label)
         else None
         for label, own in found.items()
@@ -58,9 +60,17 @@ def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
 
 
 def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
-    """The orders and seeds that most methods have been run on; of equally common ones the larger set."""
+    """The orders and seeds that most methods have been run on, and no others.
+
+    Of equally common sets the one that more methods have among others, then the larger one.
+    """
     sets = Counter(frozenset(own) for own in found.values() if own)
-    return max(sets, key=lambda one: (sets[one], len(one), sorted(one)), default=frozenset())
+
+    def rank(places: frozenset[Place]) -> tuple[int, int, int, list[Place]]:
+        among = sum(own.keys() >= places for own in found.values())
+        return sets[places], among, len(places), sorted(places)
+
+    return max(sets, key=rank, default=frozenset())
 
 
 def is_bound(label: str) -> bool:
@@ -71,52 +81,51 @@ def is_bound(label: str) -> bool:
 # ---- independent units: orders, or seeds of one order ----------------------------------------------------
 
 
-def over_orders(section: Section) -> bool:
-    """Whether there are several orders: seeds of one order hang together and count as one then."""
-    return len({run.where[0] for run in section.made}) > 1
-
-
-def units(found: Found, *, by_order: bool) -> dict[str, float]:
-    """The mean of each order, or the value of each seed where there is one order."""
+def units(found: Found) -> dict[str, float]:
+    """The mean of each order, for seeds of one order hang together; of one order the value of each seed."""
+    by_order = len({order for order, _ in found}) > 1
     kept: dict[str, list[float]] = {}
     for (order, seed), value in sorted(found.items()):
         kept.setdefault(f"order {order}" if by_order else f"seed {seed}", []).append(value)
     return {unit: fmean(own) for unit, own in kept.items()}
 
 
-def interval(found: Found, *, by_order: bool) -> str:
+def mean_of(found: Found) -> float:
+    """The mean over orders, each the mean over its seeds: an order counts once, however many it has."""
+    return fmean(units(found).values())
+
+
+def interval(found: Found) -> str:
     """The 95 % interval of the mean."""
-    over = estimate(list(units(found, by_order=by_order).values())) if found else None
+    over = estimate(list(units(found).values())) if found else None
     if over is None or over.half is None:
         return "-"
     return f"{percent(over.mean - over.half)} to {percent(over.mean + over.half)}"
 
 
-def against_best(
-    found: Mapping[str, Found], *, by_order: bool
-) -> tuple[str, dict[str, tuple[Comparison, float]]]:
-    """The method with the highest mean where all have been, and how it differs from each other one.
+def against_best(found: Mapping[str, Found]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
+    """The method with the highest mean over the usual places, and how it differs from each other one.
 
-    Where there is no such place, as in a study that is half done, it is the best of those at the usual ones.
     Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
     correction is for the comparisons of all methods with all, not for those that are shown.
     """
-    everywhere = frozenset.intersection(*map(frozenset, found.values())) if found else frozenset()
-    places = everywhere or usual_places(found)
-    able = [label for label, own in found.items() if own.keys() >= places]
-    if not places or len(able) < 2:
+    places = usual_places(found)
+    several = {label: own for label, own in found.items() if len(units(own)) > 1}
+    able = [label for label, own in several.items() if own.keys() >= places]
+    if not places or not able:
         return "", {}
-    best = max(able, key=lambda label: fmean(found[label][place] for place in places))
+    best = max(able, key=lambda label: mean_of({place: found[label][place] for place in places}))
     tests = {}
-    for pair in combinations(found, 2):
+    for pair in combinations(several, 2):
         first, second = sorted(pair, key=lambda label: label != best)
         common = found[first].keys() & found[second].keys()
-        sides = [units({at: found[one][at] for at in common}, by_order=by_order) for one in (first, second)]
+        sides = [units({at: found[one][at] for at in common}) for one in (first, second)]
         if len(sides[0]) > 1:
             tests[first, second] = compare(*(list(side.values()) for side in sides))
     chances = holm([test.p for test in tests.values()])
-    return best, {
+    others = {
         second: (test, p)
         for ((first, second), test), p in zip(tests.items(), chances, strict=True)
         if first == best
     }
+    return (best, others) if others else ("", {})

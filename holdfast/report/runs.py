@@ -97,6 +97,8 @@ class Section:
     title: str
     about: str
     runs: list[Run] = field(default_factory=list)
+    around: list[Run] = field(default_factory=list, repr=False)
+    """All that the folder holds: `seq` may have been run with another suite, or by itself."""
 
     @property
     def made(self) -> list[Run]:
@@ -118,12 +120,15 @@ class Section:
 
     def naive(self, run: Run) -> Run | None:
         """The `seq` run that forward transfer is measured against: the plain one, or the only one."""
+        alike = (one for one in self.around if one.setting == run.setting)
         beside = [other for other in self.made if other.method == "seq" and other.where == run.where]
+        beside = beside or [other for other in alike if other.method == "seq" and other.where == run.where]
         beside = [other for other in beside if not other.own] or beside
         if len(beside) != 1 or run.record is None or beside[0].record is None:
             return None
-        # A user's own files may have changed between the two.
-        return beside[0] if beside[0].record["tasks"] == run.record["tasks"] else None
+        # Data may have changed between the two.
+        same = all(one == two for one, two in zip(_data(beside[0]), _data(run), strict=True) if one and two)
+        return beside[0] if same else None
 
     def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
         """A metric of a run, after so many tasks; None where it cannot be told."""
@@ -151,7 +156,7 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
         try:
             content = read_json(path)
             if path.name.endswith(".suite.json"):
-                suites.append(_manifest(content))
+                suites.append(_manifest(path, content, complaints))
             else:
                 runs[path.stem] = Run(path.stem, check_record(content).to_json(), content)
         except NotARecord as error:
@@ -177,7 +182,16 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
         told |= {run.digest for run in suite.runs}
     rest = [run for digest, run in runs.items() if digest not in told]
     sections += _split(Section("main", "", "", rest))
-    return sections, complaints
+    for section in sections:
+        if len({one for run in section.made if (one := _data(run)[1])}) > 1:
+            complaints.append(f"{section.title}: its runs are of different sentences under one name")
+    return [replace(section, around=list(runs.values())) for section in sections], complaints
+
+
+def _data(run: Run) -> tuple[Any, Any]:
+    """What tells one content of a stream from another; the second not in older records."""
+    record = run.record or {}
+    return record.get("tasks"), record.get("data")
 
 
 def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
@@ -186,11 +200,16 @@ def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
     return not named, -(directory / f"{run.digest}.json").stat().st_mtime
 
 
-def _manifest(content: Any) -> Section:
+def _manifest(path: Path, content: Any, complaints: list[str]) -> Section:
     """What a suite has planned, if that is what it is."""
+    planned = []
     try:
         view, name, about = (content[key] for key in ("view", "suite", "about"))
-        planned = [Run(str(run["digest"]), spec_of(run["spec"]).to_json()) for run in content["runs"]]
+        for number, run in enumerate(content["runs"], start=1):
+            try:
+                planned.append(Run(str(run["digest"]), spec_of(run["spec"]).to_json()))
+            except NotARecord as error:
+                complaints.append(f"{path}: run {number} left out: {error}")
     except WRONG as error:
         raise NotARecord(f"not a list of runs ({error})") from None
     if not all(isinstance(text, str) for text in (view, name, about)):

@@ -15,13 +15,13 @@ from holdfast.report.means import (
     interval,
     is_bound,
     mean_cell,
-    over_orders,
     ranks,
-    units,
     values,
 )
 from holdfast.report.runs import METRICS, Record, Run, Section
 from holdfast.report.tables import Cell, Table
+
+UNITS = "orders, each the mean over its seeds (over seeds where there is one order)"
 
 
 def tables_of(section: Section, name: str) -> list[Table]:
@@ -57,20 +57,22 @@ def main(section: Section, name: str) -> Table:
     columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
     note = (
         "Mean (standard deviation) over orders and seeds. Best bold, second underlined, by the orders and "
-        "seeds that most methods have; mtl is not ranked. FWT needs the seq run of the same order and seed."
+        "seeds that most methods have; mtl is not ranked. FWT needs the seq run of the same order and seed"
     )
+    some = any(cell.text.endswith("]") for row in rows for cell in row)
+    note += "; in brackets, how many runs have one." if some else "."
     return Table(f"{name}-main", f"{section.title}: main table", columns, rows, note=note)
 
 
 def intervals(section: Section, name: str) -> Table:
     """With several seeds: how sure each mean is."""
-    several, by_order = len({run.where[1] for run in section.made}) > 1, over_orders(section)
+    several = len({run.where[1] for run in section.made}) > 1
     rows = []
     for label, runs in section.by_label().items() if several else ():
         found = [(values(section, runs, metric), mean_cell(section, runs, metric)) for metric in METRICS]
-        cells = [Cell(interval(own, by_order=by_order), records=cell.records) for own, cell in found]
+        cells = [Cell(interval(own), records=cell.records) for own, cell in found]
         rows.append([Cell(label), *cells])
-    note = f"By Student's t over {'orders, each the mean over its seeds' if by_order else 'seeds'}."
+    note = f"By Student's t over {UNITS}."
     title = f"{section.title}: 95 % intervals of the means"
     return Table(f"{name}-intervals", title, ["method", *_heads(METRICS)], rows, note=note)
 
@@ -91,9 +93,7 @@ def compared(section: Section, name: str) -> Table:
     """Every method against the one with the highest mean Ov, over the same orders and seeds."""
     labels = {label: runs for label, runs in section.by_label().items() if not is_bound(label)}
     found = {label: values(section, runs, "Ov") for label, runs in labels.items()}
-    by_order = over_orders(section)
-    several = {label: own for label, own in found.items() if len(units(own, by_order=by_order)) > 1}
-    best, others = against_best(several, by_order=by_order)
+    best, others = against_best(found)
     rows = []
     for label, (test, p) in others.items():
         gap = test.difference
@@ -109,7 +109,7 @@ def compared(section: Section, name: str) -> Table:
         rows.append([Cell(best), Cell(label), *(Cell(text, records=both) for text in numbers)])
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval of this pair alone", "p (Holm)"]
     note = (
-        f"Paired t-test over {'orders, each the mean over seeds that both have' if by_order else 'seeds'}; "
+        f"Paired t-test at places that both have, over {UNITS}; "
         "Holm's correction for all comparisons between all methods, since the best one is picked by the same "
         "scores. Pairs are few: a large p says that they cannot tell, not that the methods are alike."
     )
@@ -162,7 +162,9 @@ def thresholds(section: Section, name: str) -> Table:
         }
         for method, runs in methods.items():
             cells = [mean_cell(section, runs, metric, rank[metric][method]) for metric in METRICS]
-            theirs = published.THRESHOLDS.get((thr, method) if _papers(runs) else (0, ""), ("-",) * 5)
+            theirs = published.THRESHOLDS.get(
+                (thr, method) if _papers(runs) and all(map(_whole, runs)) else (0, ""), ("-",) * 5
+            )
             made = [run for run in runs if run.record]
             lams = Cell("; ".join(map(_lams, made)) or "-", records=tuple(run.digest for run in made))
             rows.append(
@@ -228,7 +230,14 @@ def strategies(section: Section, name: str) -> Table:
 
 def cost(section: Section, name: str) -> Table:
     """Passes over the data of the chosen trainings, beside the paper's formula; seconds and memory of all."""
-    columns = ["method", "passes for two tasks", "forward batches", "backward batches", "trainings"]
+    columns = [
+        "method",
+        "passes for two tasks",
+        "besides",
+        "forward batches",
+        "backward batches",
+        "trainings",
+    ]
     columns += ["seconds", "× seq", "peak MB"]
     spent = {label: [run for run in runs if run.record] for label, runs in section.by_label().items()}
     usual = _mean_of(spent.get("seq", []), lambda record: record["seconds"])
@@ -247,14 +256,15 @@ def cost(section: Section, name: str) -> Table:
         texts = [f"{number:.0f}" for number in numbers]
         texts.append(f"{seconds / usual:.1f}" if usual else "-")
         texts.append(f"{max(run.record['peak_memory'] for run in runs if run.record) / 2**20:.0f}")
-        own, facts = tuple(run.digest for run in runs), METHODS[runs[0].method].facts()["Two tasks"]
-        rows.append([Cell(label), Cell(facts), *(Cell(text, records=own) for text in texts)])
+        own, facts = tuple(run.digest for run in runs), METHODS[runs[0].method].facts()
+        told = [Cell(facts.get(name, "-")) for name in ("Two tasks", "Extras")]
+        rows.append([Cell(label), *told, *(Cell(text, records=own) for text in texts)])
     note = (
         "Batches of the chosen trainings, search left out, as in the paper; trainings, seconds and memory "
         "are of the whole run, search included. Means over orders and seeds, memory the most of them; a run "
         "that was killed and went on counts the time since its last finished task."
     )
-    return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=2, note=note)
+    return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=3, note=note)
 
 
 # ---- cells ----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import pytest
 from conftest import ROOT, class_stream, domain_stream
 
 from holdfast.bench import Spec, run
+from holdfast.bench.run import data_of
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.metrics import macro_f1
@@ -35,6 +36,8 @@ SETTINGS = [
     "lam_trials=2",
     "loosening=short",
 ]
+RUN = sys.modules["holdfast.bench.run"]
+"""The module: the package has a function of its name."""
 UNTOLD = ("seconds", "peak_memory")
 
 
@@ -337,3 +340,66 @@ def test_ctrl_c_is_clean(files, tiny_bert, tmp_path):
     assert process.returncode == 130, errors
     assert errors.strip() == "stopped; the same command goes on where this one was"
     assert not list(out.glob("*.json"))
+
+
+class Once(Progress):
+    """Breaks a run off when its second task begins."""
+
+    def task(self, number: int, name: str) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_does_not_go_on_with_other_data(
+    files: Path, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A named stream may be another one by now: its data folder is not in the spec."""
+    asked, out = spec(files, tiny_bert, "seq"), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, out, progress=Once())
+    monkeypatch.setattr(RUN, "data_of", lambda _: "0" * 12)
+    with pytest.raises(HoldfastError, match="not what its first tasks were learnt from"):
+        run(asked, out)
+
+
+def test_a_state_of_another_version_is_one_line(
+    files: Path, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, out = spec(files, tiny_bert, "seq"), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(asked, out, progress=Once())
+
+    def unheard_of(*_: Any) -> None:
+        raise KeyError("trace")
+
+    monkeypatch.setattr("holdfast.learner.Learner.load_state", unheard_of)
+    with pytest.raises(HoldfastError, match=r"another version began.*delete .*trials"):
+        run(asked, out)
+
+
+def test_the_same_sentences_are_the_same_data_in_any_order(classes: Stream) -> None:
+    turned = dataclasses.replace(classes, tasks=classes.tasks[::-1])
+    fewer = dataclasses.replace(
+        classes, tasks=(classes.tasks[0].capped(train=1, valid=None), *classes.tasks[1:])
+    )
+    assert data_of(turned) == data_of(classes) != data_of(fewer)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes_is_refused(files: Path, seed: int) -> None:
+    with pytest.raises(HoldfastError, match="seed: from 0 to"):
+        Spec.create(method="seq", stream=str(files), seed=seed)
+
+
+def test_another_repository_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installed in somebody's project, the project's revision is not ours."""
+    place = tmp_path / "project" / "holdfast" / "bench"
+    place.mkdir(parents=True)
+    for words in (
+        ["init", "-q"],
+        ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "--allow-empty", "-m", "x"],
+    ):
+        subprocess.run(["git", "-C", str(tmp_path / "project"), *words], check=True)
+    assert bool(RUN._revision()) == (ROOT / ".git").exists()
+    monkeypatch.setattr(RUN, "__file__", str(place / "run.py"))
+    assert RUN._revision() is None

@@ -271,6 +271,12 @@ def test_relative_importance_is_compared_at_the_same_strength_and_as_far_away():
     assert rows["0.0001"] == ["0/1"] + ["missing"] * 4
     assert rows["0.001"] == ["1/1", "+0.050", "-0.100", "-0.050", "-0.050"]
     assert rows["0.01"] == ["0/1"] + ["missing"] * 4, "no plain one to compare with"
+    lost = record(Trial("mas", rate, 0.01), COLLAPSED, COLLAPSED)
+    del lost["moved"]  # a training that collapsed went nowhere that could be told
+    again = compared(Found([*records, lost], study((rate,), (0.1,), (0,))))
+    assert [[cell.text for cell in row] for row in again.rows] == [
+        [cell.text for cell in row] for row in table.rows
+    ]
 
 
 def test_the_sweep_is_drawn_between_its_ends():

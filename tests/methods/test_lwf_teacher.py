@@ -208,7 +208,9 @@ def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(one_layer, c
 
 
 def test_after_lambda_zero_a_real_search_starts_at_ten_again(tiny_bert, classes):
-    learner = make_learner(tiny_bert, LwF(thr=2.0), classes, small(epochs=1, lam_steps=1, lam_trials=None))
+    method = LwF()
+    method.thr = 2.0  # more than a user may ask for: no λ is enough
+    learner = make_learner(tiny_bert, method, classes, small(epochs=1, lam_steps=1, lam_trials=None))
     for task in classes.tasks:
         lesson = learner.learn(task)
         if task is not classes.tasks[0]:

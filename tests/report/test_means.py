@@ -10,7 +10,7 @@ from test_report import matrix, put, spec
 
 from holdfast.bench import Spec
 from holdfast.report import write_report
-from holdfast.report.means import against_best, ranks, units
+from holdfast.report.means import against_best, mean_of, ranks, units
 from holdfast.report.tables import Table
 
 
@@ -71,24 +71,66 @@ def test_means_over_other_places_are_not_ranked_together() -> None:
 
 def test_units_by_hand() -> None:
     found = {("1", 0): 0.2, ("1", 1): 0.4, ("2", 0): 0.7}
-    assert units(found, by_order=True) == pytest.approx({"order 1": 0.3, "order 2": 0.7})
-    assert units({("1", 0): 0.2, ("1", 1): 0.4}, by_order=False) == {"seed 0": 0.2, "seed 1": 0.4}
+    assert units(found) == pytest.approx({"order 1": 0.3, "order 2": 0.7})
+    assert mean_of(found) == pytest.approx(0.5), "not 0.43: an order counts once"
+    assert units({("1", 0): 0.2, ("1", 1): 0.4}) == {"seed 0": 0.2, "seed 1": 0.4}
+
+
+def test_a_mean_lies_in_the_middle_of_its_interval(tmp_path: Path) -> None:
+    for order, seed, end in ((1, 0, 0.8), (1, 1, 0.8), (1, 2, 0.8), (2, 0, 0.2)):
+        put(tmp_path, spec("la", order, seed), matrix(end, end, end))
+    named = tables_of(tmp_path)
+    low, high = map(float, named["intervals"].rows[0][1].text.split(" to "))
+    assert named["main"].rows[0][2].text.split()[0] == "50.00"
+    assert (low + high) / 2 == pytest.approx(50.0, abs=0.01)
+
+
+def test_one_run_of_another_order_takes_no_test_away(tmp_path: Path) -> None:
+    for seed in range(4):
+        put(tmp_path, spec("seq", 1, seed), matrix(0.0, 0.01 * seed, 0.9))
+        put(tmp_path, spec("la", 1, seed), matrix(0.5, 0.6, 0.8))
+    put(tmp_path, spec("seq", 2), matrix(0.0, 0.0, 0.9))
+    named = tables_of(tmp_path)
+    assert [[cell.text for cell in row[:3]] for row in named["compared"].rows] == [["la", "seq", "4"]]
+    assert all(" to " in row[1].text or row[0].text == "seq" for row in named["intervals"].rows)
+
+
+def test_one_method_is_the_best_in_all_tables(tmp_path: Path) -> None:
+    """mas is better on the two orders that ewc has as well, la on the three that most have."""
+    for order, la, mas in ((1, 0.5, 0.6), (2, 0.5, 0.6), (3, 0.9, 0.4)):
+        put(tmp_path, spec("la", order), matrix(la, la, la))
+        put(tmp_path, spec("mas", order), matrix(mas, mas, mas))
+        if order < 3:
+            put(tmp_path, spec("ewc", order), matrix(0.1, 0.1, 0.1 * order))
+    named = tables_of(tmp_path)
+    assert {row[0].text for row in named["main"].rows if row[2].rank == "best"} == {"la"}
+    assert {row[0].text for row in named["compared"].rows} == {"la"}
+
+
+def test_a_mean_of_some_runs_says_so(tmp_path: Path) -> None:
+    """Forward transfer is known where seq has been."""
+    put(tmp_path, spec("seq", 1), matrix(0.0, 0.0, 0.9))
+    for order in (1, 2, 3):
+        put(tmp_path, spec("la", order), matrix(0.5, 0.6, 0.8))
+    rows = {row[0].text: [cell.text for cell in row] for row in tables_of(tmp_path)["main"].rows}
+    assert rows["la"][5].endswith(" [1 of 3]")
+    assert "[" not in rows["la"][2]
 
 
 def test_chances_are_corrected_for_all_pairs() -> None:
     """The best of three is known only after a look: three comparisons, not two."""
     gaps = {"a": (0.5, 0.52, 0.54), "b": (0.4, 0.43, 0.43), "c": (0.1, 0.3, 0.2)}
     found = {label: {(str(i), 0): value for i, value in enumerate(own)} for label, own in gaps.items()}
-    best, others = against_best(found, by_order=True)
+    best, others = against_best(found)
     assert best == "a"
     alone = {label: test.p for label, (test, _) in others.items()}
     assert others["b"][1] == pytest.approx(3 * alone["b"])
-    assert against_best({}, by_order=True) == ("", {})
+    assert against_best({}) == ("", {})
 
 
 @pytest.mark.parametrize(
     ("view", "score", "cost"),
-    [("thresholds", 3, None), ("tau", 5, None), ("strategies", 4, None), ("cost", None, 5)],
+    [("thresholds", 3, None), ("tau", 5, None), ("strategies", 4, None), ("cost", None, 6)],
 )
 def test_seeds_share_a_row_of_every_view(tmp_path: Path, view: str, score: int, cost: int) -> None:
     runs = [spec(method, 2, seed) for method in ("seq", "la") for seed in (0, 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -110,11 +111,11 @@ def test_a_study_half_done_has_a_best_one_too() -> None:
         "mas": {places[1]: 0.4, places[2]: 0.45},
         "ewc": {places[3]: 0.9, places[4]: 0.8},
     }
-    best, others = against_best(found, by_order=True)
+    best, others = against_best(found)
     assert best == "la"
     assert others.keys() == {"mas"}
     del found["mas"]
-    assert against_best(found, by_order=True) == ("", {}), "alone at its places, nothing is the best"
+    assert against_best(found) == ("", {}), "alone at its places, nothing is the best"
 
 
 def test_a_gap_that_never_varies_is_not_a_certainty(tmp_path: Path) -> None:
@@ -148,3 +149,65 @@ def test_many_settings_share_the_room_of_a_page(tmp_path: Path, monkeypatch: pyt
     assert "for want of room" in small
     assert len(whole) - len(small) > 0
     assert whole.count("data-figure") > small.count("data-figure") > 0
+
+
+def test_forward_transfer_finds_seq_beside_a_suite(tmp_path: Path) -> None:
+    """A run made by itself, into a folder where a suite has run seq."""
+    plain, loose = spec("seq"), spec("ewc")
+    put(tmp_path, plain, matrix(0.0, 0.0, 0.9))
+    put(tmp_path, loose, matrix(0.5, 0.6, 0.8))
+    _keep_manifest(Suite("mine", (plain,)), tmp_path)
+    found = {section.title: tables[0] for section, tables in write_report(tmp_path).sections}
+    [row] = next(table.rows for title, table in found.items() if not title.startswith("mine"))
+    assert row[0].text == "ewc"
+    assert row[5].text != "-"
+    assert plain.digest() in row[5].records
+
+
+def test_one_bad_entry_leaves_the_rest_of_a_plan(tmp_path: Path) -> None:
+    good, bad = spec("seq"), spec("la").to_json() | {"set": {"thr": 1.5}}
+    put(tmp_path, good, matrix(0.0, 0.0, 0.9))
+    runs = [{"digest": good.digest(), "spec": good.to_json()}, {"digest": "0" * 16, "spec": bad}]
+    manifest = {"suite": "mine", "about": "", "view": "main", "runs": runs}
+    (tmp_path / "mine.suite.json").write_text(json.dumps(manifest))
+    written = write_report(tmp_path)
+    assert ["run 2 left out" in line for line in written.complaints] == [True]
+    assert [section.title.split(",")[0] for section, _ in written.sections] == ["mine"]
+
+
+def test_sentences_that_changed_under_a_name_are_told(tmp_path: Path) -> None:
+    for method, data in (("seq", "a"), ("la", "b")):
+        one = spec(method)
+        record = record_of(one, matrix(0.5, 0.6, 0.8)) | {"data": data}
+        (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
+    written = write_report(tmp_path)
+    assert ["different sentences" in line for line in written.complaints] == [True]
+    rows = {row[0].text: row[5].text for row in written.sections[0][1][0].rows}
+    assert rows["la"] == "-", "no forward transfer between them"
+
+
+@pytest.mark.parametrize("odd", [None, "inf"])
+def test_a_strategy_without_a_number_is_not_drawn(tmp_path: Path, odd: str | None) -> None:
+    fixed = {"strategy": "kt", "down": 0.1}
+    specs = [dataclasses.replace(spec("la"), set=fixed | {"tau": tau}) for tau in (0.1, odd)]
+    for one in specs:
+        put(tmp_path, one, matrix(0.5, 0.6, 0.8))
+    runs = [{"digest": one.digest(), "spec": one.to_json()} for one in specs]
+    manifest = {"suite": "mine", "about": "", "view": "strategies", "runs": runs}
+    (tmp_path / "mine.suite.json").write_text(json.dumps(manifest))
+    [(_, tables)] = write_report(tmp_path).sections
+    assert len(tables[0].rows) == 2
+
+
+def test_the_papers_thresholds_are_not_put_beside_fewer_tasks(tmp_path: Path) -> None:
+    one = Spec.create(method="la", stream="hwu64", order="2", tasks=2, settings=["thr=0.9"])
+    put(tmp_path, one, [[0.9, None], [0.5, 0.8]])
+    manifest = {
+        "suite": "m",
+        "about": "",
+        "view": "thresholds",
+        "runs": [{"digest": one.digest(), "spec": one.to_json()}],
+    }
+    (tmp_path / "m.suite.json").write_text(json.dumps(manifest))
+    [row] = tables_of(tmp_path)["thresholds"].rows
+    assert [cell.text for cell in row[-5:]] == ["-"] * 5
