@@ -60,9 +60,13 @@ class Found:
                 rows.setdefault(replace(trial, seed=0), []).append(trial)
         return list(rows.values())
 
+    def yardsticks(self, trial: Trial) -> tuple[Trial, Trial]:
+        """The untouched model, and plain fine-tuning at the rate and with the seed of a training."""
+        return Trial("untouched"), Trial("naive", trial.lr, seed=trial.seed)
+
     def plain(self, trial: Trial, ability: str) -> tuple[float, float] | None:
-        """The test losses of the untouched model, and of plain fine-tuning at the rate and with the seed."""
-        start, naive = self.record(Trial("untouched")), self.record(Trial("naive", trial.lr, seed=trial.seed))
+        """The test losses of its yardsticks."""
+        start, naive = map(self.record, self.yardsticks(trial))
         return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
 
 
@@ -97,16 +101,17 @@ def losses(found: Found, stage: Stage) -> Table:
     cells = []
     for trials in rows:
         made = found.some(trials)
-        digests = tuple(str(record["digest"]) for record in made)
+        digests = _digests(made)
         row = [*_names(trials[0]), f"{len(made)}/{len(trials)}"]
         lost = any(map(collapsed, made))
         numbers = [
             "collapsed" if lost else _range([loss(one, ability, "test") for one in made])
             for ability in ("old", "new")
         ]
-        numbers += _shares(found, trials) if shared else []
-        numbers += _excess(found, trials) if bounded else []
-        cells.append([*map(Cell, row), *(Cell(text, records=digests) for text in numbers)])
+        beside = _shares(found, trials) if shared else _excess(found, trials) if bounded else []
+        also = digests + _digests(found.some([one for trial in trials for one in found.yardsticks(trial)]))
+        own = (Cell(text, records=digests) for text in numbers)
+        cells.append([*map(Cell, row), *own, *(Cell(text, records=also) for text in beside)])
     columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
     columns += ["gain kept ↑", "damage left ↓"] if shared else []
     columns += ["old, worst ↓", "new, worst ↓"] if bounded else []
@@ -214,6 +219,10 @@ def compared(found: Found) -> Table:
         "minus what MAS has where its weights went as far as LA's, between its nearest strengths, 0 included."
     )
     return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
+
+
+def _digests(records: Sequence[Record]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(record["digest"]) for record in records))
 
 
 def plain_as_strong(found: Found, trial: Trial, ability: str) -> float | None:
