@@ -109,7 +109,7 @@ def compared(section: Section, name: str) -> Table:
         rows.append([Cell(best), Cell(label), *(Cell(text, records=both) for text in numbers)])
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval of this pair alone", "p (Holm)"]
     note = (
-        f"Paired t-test at places that both have, over {UNITS}; "
+        f"Paired t-test over {UNITS}, by runs that both have; "
         "Holm's correction for all comparisons between all methods, since the best one is picked by the same "
         "scores. Pairs are few: a large p says that they cannot tell, not that the methods are alike."
     )
