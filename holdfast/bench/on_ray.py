@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.bench.engine import ENDED, Engine, Report
 from holdfast.bench.worker import Event, Job, events_of, working
@@ -23,6 +23,9 @@ from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError
 from holdfast.files import read_json, write_json
 from holdfast.pool import code_hash
+
+if TYPE_CHECKING:
+    from holdfast.bench.spec import Spec
 
 LOOK = 1.0  # seconds between looks at what tasks have told
 RETRIES = 5  # of a run whose worker or node died; it resumes where a trial of it is left on its node
@@ -158,18 +161,13 @@ def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
 
 def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
     """One run in a worker process, its trials in the node's cache; gives back its record."""
-    from holdfast.bench.run import data_of, versions
     from holdfast.bench.spec import Spec
 
     spec = Spec.from_json(job.spec)
     try:
-        digest = spec.digest()
-        data = data_of(spec.load_stream(Path(job.data_dir) if job.data_dir else None))
+        digest, scratch = spec.digest(), _scratch(spec, job.data_dir)
     except HoldfastError as error:  # data that this node cannot read
         return {"why": str(error)}
-    # What a node has kept of other data, code or libraries is not a result of these.
-    kept = hashlib.sha256(json.dumps([data, code_hash(), versions()]).encode()).hexdigest()[:12]
-    scratch = cache_dir() / "bench" / f"{digest}-{kept}"
     last: Event = {"kind": "begun"}
     _tell(told, number, last)
     with working(replace(job, out=str(scratch), share=False)) as (process, said):
@@ -181,6 +179,15 @@ def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
     if last["kind"] == "failed":
         return {"why": last["why"]}
     return {"digest": digest, "record": read_json(scratch / f"{digest}.json")}
+
+
+def _scratch(spec: Spec, data_dir: str | None) -> Path:
+    """Where a node works on a run. What it has kept of other data, code or libraries is not found there."""
+    from holdfast.bench.run import data_of, versions
+
+    data = data_of(spec.load_stream(Path(data_dir) if data_dir else None))
+    made_of = json.dumps([data, code_hash(), versions()])
+    return cache_dir() / "bench" / f"{spec.digest()}-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
 
 
 def _tell(told: Any, number: int, event: Event) -> None:

@@ -183,8 +183,9 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     rest = [run for digest, run in runs.items() if digest not in told]
     sections += _split(Section("main", "", "", rest))
     for section in sections:
-        if len({one for run in section.made if (one := _data(run)[1])}) > 1:
-            complaints.append(f"{section.title}: its runs are of different sentences under one name")
+        known = {(run.where[0], one) for run in section.made if (one := _data(run)[1])}
+        if len(known) > len({order for order, _ in known}):
+            complaints.append(f"{section.title}: runs of one order are of different sentences")
     return [replace(section, around=list(runs.values())) for section in sections], complaints
 
 

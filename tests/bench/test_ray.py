@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from test_bench import Quiet, files, importable, records, suite_of  # noqa: F401
 from test_run import installed  # noqa: F401
 
+from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local
 from holdfast.bench.worker import Job, working
@@ -96,3 +98,17 @@ def test_a_cluster_that_is_not_there() -> None:
 
     with pytest.raises(HoldfastError, match="no Ray cluster answers there"):
         OnRay("127.0.0.1:1").at_once(1)
+
+
+def test_a_node_keeps_other_sentences_under_another_name(
+    files: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a named stream is read from is not in its spec: a record of other sentences must not come back."""
+    from holdfast.bench.on_ray import _scratch
+
+    asked = Spec.create(method="seq", stream=str(files))
+    here = _scratch(asked, None)
+    assert _scratch(asked, None) == here
+    monkeypatch.setattr(sys.modules["holdfast.bench.run"], "data_of", lambda _: "others")
+    assert _scratch(asked, None) != here

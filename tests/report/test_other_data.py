@@ -182,6 +182,9 @@ def test_sentences_that_changed_under_a_name_are_told(tmp_path: Path) -> None:
         (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
     written = write_report(tmp_path)
     assert ["different sentences" in line for line in written.complaints] == [True]
+    other = record_of(two := spec("la", 2), matrix(0.5, 0.6, 0.8)) | {"data": "c"}
+    (tmp_path / f"{two.digest()}.json").write_text(json.dumps(other))
+    assert len(write_report(tmp_path).complaints) == 1, "other orders may have other tasks"
     rows = {row[0].text: row[5].text for row in written.sections[0][1][0].rows}
     assert rows["la"] == "-", "no forward transfer between them"
 
