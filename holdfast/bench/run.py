@@ -176,6 +176,7 @@ def _learn_all(
     return {
         "spec": spec.to_json(),
         "data": data,
+        "scenario": stream.scenario,
         "tasks": [task.name for task in stream],
         "chosen": chosen,
         "trials": trials,

@@ -70,7 +70,8 @@ class Run:
     def share(self) -> float | None:
         """thr: the share of the gold score that its search keeps; None where the record does not tell."""
         stream = STREAMS.get(str(self.spec["stream"]))
-        usual = None if stream is None else THRESHOLDS[stream.scenario]
+        scenario = stream.scenario if stream else (self.record or {}).get("scenario")
+        usual = next((thr for known, thr in THRESHOLDS.items() if known == scenario), None)
         found: float | None = self.own.get("thr", usual)
         return found
 

@@ -97,7 +97,18 @@ def undisturbed(files: Path, tiny_bert: str, tmp_path_factory: pytest.TempPathFa
 def test_the_record(undisturbed, files, tiny_bert):
     record = undisturbed
     assert set(record) >= {
-        *("spec", "chosen", "trials", "scores", "metrics", "passes", "seconds", "peak_memory"),
+        *(
+            "data",
+            "scenario",
+            "spec",
+            "chosen",
+            "trials",
+            "scores",
+            "metrics",
+            "passes",
+            "seconds",
+            "peak_memory",
+        ),
         *("versions", "revision"),
     }
     assert set(record["spec"]) == {

@@ -17,7 +17,9 @@ from holdfast.bench import Spec
 from holdfast.bench.bench import _keep_manifest
 from holdfast.bench.suite import Suite
 from holdfast.report import page, write_report
+from holdfast.report.figures import search_trace
 from holdfast.report.means import against_best
+from holdfast.report.runs import Run
 from holdfast.report.statistics import holm
 
 
@@ -214,3 +216,20 @@ def test_the_papers_thresholds_are_not_put_beside_fewer_tasks(tmp_path: Path) ->
     (tmp_path / "m.suite.json").write_text(json.dumps(manifest))
     [row] = tables_of(tmp_path)["thresholds"].rows
     assert [cell.text for cell in row[-5:]] == ["-"] * 5
+
+
+def test_own_data_has_a_line_of_enough_too(tmp_path: Path) -> None:
+    """Which share of gold is enough goes by the scenario, and that is in the record."""
+    one = Spec.create(method="mas", stream=own_stream(tmp_path / "data", "x"))
+    chosen = {"gold": 0.8, "lam": 1.0}
+    record = record_of(one, matrix(0.5, 0.6, 0.8), chosen=chosen)
+    for scenario, levels in (
+        ("domain-incremental", [[76.0] * 2] * 3),
+        ("class-incremental", [[72.0] * 2] * 3),
+    ):
+        run = Run("x", one.to_json(), record | {"scenario": scenario})
+        figure = search_trace(run)
+        assert figure is not None
+        found = [line["y"] for line in figure.data if line["name"] == "enough"]
+        assert found == [pytest.approx(level) for level in levels]
+    assert Run("x", one.to_json(), record | {"scenario": ["odd"]}).share is None
