@@ -55,9 +55,9 @@ def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):
         table
         for section, tables in write_report(tmp_path / "small").sections
         for table in tables
-        if section.title.startswith("paper-small")
+        if section.title.startswith(("paper-small", "modern-small"))
         and table.name.endswith(("-main", "-by-order", "-compared"))
     ]
-    assert len(shown) == 6
+    assert len(shown) == 12
     for table in shown:
         assert " ".join(markdown(table).split()) in page, f"copy {table.title!r} from results/small/report.md"
