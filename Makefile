@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs/quick
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 
-.PHONY: env run test lint bench clean
+.PHONY: env run test lint docs bench clean
 
 env: .venv/.ready
 
@@ -29,6 +29,12 @@ lint: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# What the code and the records write of the documentation.
+docs: env
+	$(BIN)/holdfast methods --markdown > docs/methods.md
+	$(BIN)/holdfast report results/small
+	$(BIN)/python docs/tables.py
 
 bench: env
 	$(BIN)/python benchmarks/speed.py
