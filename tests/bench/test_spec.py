@@ -1,0 +1,69 @@
+"""A run bears a name by all that decides it, and by nothing else."""
+
+# ruff: noqa: F811 (tests ask for fixtures that are imported)
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import domain_stream
+from test_run import SETTINGS, files, spec, write_stream  # noqa: F401
+
+from holdfast.bench import Spec, run
+from holdfast.errors import HoldfastError
+
+
+def test_the_name_covers_the_spec(files, tiny_bert):
+    base = spec(files, tiny_bert)
+    changes = {
+        "method": "mas",
+        "order": "task1,task0",
+        "seed": 1,
+        "preset": "small",
+        "per_class": 3,
+        "model": "minilm",
+        "set": {"epochs": 3},
+        "threads": 2,
+        "tasks": 2,
+    }
+    names = {dataclasses.replace(base, **{key: value}).digest() for key, value in changes.items()}
+    assert len(names | {base.digest()}) == 1 + len(changes)
+    assert base.digest() == spec(files, tiny_bert).digest()
+
+
+def test_the_name_covers_nothing_else(files, tiny_bert, monkeypatch):
+    base = spec(files, tiny_bert).digest()
+    monkeypatch.setattr(sys.modules[run.__module__], "_revision", lambda: "another")
+    monkeypatch.setattr("holdfast.__version__", "9.9")
+    assert spec(files, tiny_bert).digest() == base
+    turned = Spec.create(method="seq", stream=str(files), settings=SETTINGS[::-1], model=tiny_bert)
+    assert turned.digest() == base, "the order in which settings are typed does not matter"
+
+
+def test_the_name_follows_the_contents_of_files(tiny_bert, tmp_path):
+    here = write_stream(tmp_path / "here", domain_stream(), 2)
+    there = write_stream(tmp_path / "there", domain_stream(), 2)
+    name = spec(here, tiny_bert).digest()
+    assert spec(there, tiny_bert).digest() == name, "not their place"
+    file = there / "north.csv"
+    file.write_text(file.read_text().replace("glad", "gled", 1))
+    assert spec(there, tiny_bert).digest() != name
+
+
+def test_the_name_follows_the_contents_of_a_model(files, one_layer, tmp_path):
+    name = spec(files, one_layer).digest()
+    moved = shutil.copytree(one_layer, tmp_path / "moved")
+    assert spec(files, str(moved)).digest() == name, "not its place"
+    config = moved / "config.json"
+    config.write_text(config.read_text().replace("{", "{ ", 1))
+    assert spec(files, str(moved)).digest() != name
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes_is_refused(files: Path, seed: int) -> None:
+    with pytest.raises(HoldfastError, match="seed: from 0 to"):
+        Spec.create(method="seq", stream=str(files), seed=seed)
