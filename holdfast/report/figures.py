@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.methods import METHODS
 from holdfast.report import published
+from holdfast.report.means import mean_of, values
 from holdfast.report.runs import Run, Section
 
 PALETTE = (
@@ -43,6 +44,8 @@ class Figure:
     height: int = 380
     scrolls: bool = False
     """It has long names at its left and keeps its width on a phone."""
+    record: str = ""
+    """The one it was drawn from, if it is one."""
 
 
 def colour(method: str) -> str:
@@ -62,16 +65,17 @@ def curves(section: Section) -> Figure | None:
         method = made[0].method
         x = list(range(1, longest + 1))
         if made[0].joint:
-            y = [_mean([section.metric(run, "Ov") for run in made])] * longest
+            y = [_mean(section, made, "Ov")] * longest
         else:
-            y = [_mean([section.metric(run, "Ov", k) for run in made if len(run.matrix) >= k]) for k in x]
+            y = [_mean(section, [run for run in made if len(run.matrix) >= k], "Ov", k) for k in x]
         line = {"color": colour(method), "dash": DASHES.get(method, "solid")}
         data.append(
             _trace(
                 label,
                 x,
-                [_percent(value) for value in y],
+                y,
                 line=line,
+                text=f"from the records {' '.join(run.digest for run in made)}",
                 mode="lines+markers" if not made[0].joint else "lines",
             )
         )
@@ -99,7 +103,8 @@ def trade_off(section: Section) -> Figure | None:
             _trace(label, xs, ys, mode="markers", marker=few, text=names, showlegend=False, legendgroup=label)
         )
         big = {"color": tint, "size": 13, "symbol": "diamond"}
-        data.append(_trace(label, [_mean(xs)], [_mean(ys)], mode="markers", marker=big, legendgroup=label))
+        means = ([_mean(section, [run for _, _, run in known], metric)] for metric in ("FWT", "CF"))
+        data.append(_trace(label, *means, mode="markers", marker=big, legendgroup=label))
     layout = {
         "xaxis": {"title": "FWT: plasticity beside seq →"},
         "yaxis": {"title": "← stability: CF", "autorange": "reversed"},
@@ -145,7 +150,7 @@ def search_trace(run: Run) -> Figure | None:
         "Lines: λ by itself; crosses: with λ_down, λ_up or λ_a beside it; dotted: enough of the score "
         "without a hold. A ring marks what was chosen; λ = 0 and ∞ have no place on this axis."
     )
-    return Figure(title, data, layout, note, height=330) if data else None
+    return Figure(title, data, layout, note, height=330, record=run.digest) if data else None
 
 
 def _on_the_grid(trial: Mapping[str, Any]) -> bool:
@@ -210,13 +215,13 @@ def spread(run: Run) -> list[Figure]:
             "yaxis": {"autorange": "reversed", "tickfont": {"size": 9}, "automargin": True},
             "showlegend": False,
         }
-        mean = _mean([one["mean"] for one in tensors.values()])
+        mean = fmean(one["mean"] for one in tensors.values())
         title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}: {chosen['task']}"
         note = (
             f"A row is the histogram of one tensor, the mark its cut-off τ. Mean ρ over tensors: {mean:.2f}."
         )
         height = max(300, 90 + 13 * len(names))
-        figures.append(Figure(title, [heat, cut], layout, note, height, scrolls=True))
+        figures.append(Figure(title, [heat, cut], layout, note, height, scrolls=True, record=run.digest))
     return figures
 
 
@@ -244,7 +249,7 @@ def strategies(section: Section) -> list[Figure]:
                     along.setdefault(run.own[axis], []).append(run)
             x = list(along)
             for metric, dash in (("CF", "solid"), ("FWT", "dash")):
-                y = [_percent(_mean([section.metric(run, metric) for run in at])) for at in along.values()]
+                y = [_mean(section, at, metric) for at in along.values()]
                 tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
                 data.append(_trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
         data += _references(section, [run.own[axis] for run in runs])
@@ -270,7 +275,7 @@ def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any
     for method, tint in LEVELS.items():
         made = [run for run in section.made if run.method == method]
         for metric, dash in (("CF", "solid"), ("FWT", "dash")) if made else ():
-            level = _percent(_mean([section.metric(run, metric) for run in made]))
+            level = _mean(section, made, metric)
             line = {"color": tint, "width": 1.5, "dash": dash}
             ends = [min(across), max(across)]
             data.append(_trace(f"{method} {metric}", ends, [level, level], mode="lines", line=line))
@@ -283,13 +288,10 @@ def _trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[s
     return {"type": "scatter", "name": escape(name, quote=False), "x": list(x), "y": rounded, **rest}
 
 
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
+def _mean(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> float | None:
+    """In per cent, the mean that tables have."""
+    found = values(section, runs, metric, tasks)
+    return 100 * mean_of(found) if found else None
 
 
 def _short(name: str) -> str:

@@ -13,6 +13,7 @@ from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked
 
 UPPER = "mtl"  # a bound, not a competitor: it is never the best
+YARDSTICKS = (UPPER, "seq")  # what methods are held against; shown and not ranked, as in the paper
 Place = tuple[str, int]
 """An order and a seed."""
 Found = dict[Place, float]
@@ -48,11 +49,11 @@ def mean_cell(
 
 
 def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
-    """Which means are best and second, over places that all ranked methods have; a bound is none of them."""
-    places = usual_places({label: own for label, own in found.items() if not is_bound(label)})
+    """Which means are best and second, over places that all ranked methods have; no yardstick is either."""
+    places = usual_places({label: own for label, own in found.items() if _method(label) not in YARDSTICKS})
     means = [
         mean_of({place: own[place] for place in places})
-        if places and own.keys() >= places and not is_bound(label)
+        if places and own.keys() >= places and _method(label) not in YARDSTICKS
         else None
         for label, own in found.items()
     ]
@@ -75,7 +76,11 @@ def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
 
 def is_bound(label: str) -> bool:
     """Whether a method is a bound and no competitor."""
-    return label.split(" ", 1)[0] == UPPER
+    return _method(label) == UPPER
+
+
+def _method(label: str) -> str:
+    return label.split(" ", 1)[0]
 
 
 # ---- independent units: orders, or seeds of one order ----------------------------------------------------

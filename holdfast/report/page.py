@@ -147,8 +147,10 @@ def figure_html(figure: Figure, numbers: count[int]) -> str:
     content = content.replace("<", "\\u003c")  # or a name could end the script
     note = f"<p class=note>{escape(figure.note)}</p>" if figure.note else ""
     kind = "plot rows" if figure.scrolls else "plot"
+    title = escape(figure.title)
+    title = f"<a href='{quote(figure.record)}.json'>{title}</a>" if figure.record else title
     return (
-        f"<figure><figcaption>{escape(figure.title)}</figcaption>"
+        f"<figure><figcaption>{title}</figcaption>"
         f"<div class='{kind}' data-figure=f{number} style='height:{figure.height}px'></div>{note}"
         f"<script type=application/json id=f{number}>{content}</script></figure>"
     )

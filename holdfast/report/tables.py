@@ -113,7 +113,7 @@ def as_csv(table: Table) -> str:
 def latex(table: Table) -> str:
     """As a booktabs table for a paper."""
     marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
-    spec = "l" * table.naming + "r" * (len(table.columns) - table.naming)
+    spec = "l" * table.naming + ("l" if table.words else "r") * (len(table.columns) - table.naming)
     lines = [
         r"\begin{table}",
         r"\centering",

@@ -57,7 +57,8 @@ def main(section: Section, name: str) -> Table:
     columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
     note = (
         "Mean (standard deviation) over orders and seeds. Best bold, second underlined, by the orders and "
-        "seeds that most methods have; mtl is not ranked. FWT needs the seq run of the same order and seed"
+        "seeds that most methods have; mtl and seq are not ranked. FWT needs the seq run of the same order "
+        "and seed"
     )
     some = any(cell.text.endswith("]") for row in rows for cell in row)
     note += "; in brackets, how many runs have one." if some else "."

@@ -62,11 +62,14 @@ def test_the_main_table_by_hand(folder: Path) -> None:
     assert main["la"][4] == "-7.50 (10.6) [2 of 3]"
     assert main["la"][5:] == ["34.20 (7.4)", "67.44 (8.8)", "7.88 (11.1)", "11.37 (9.2)"]
     ranks = {row[0].text: row[2].rank for row in tables[0].rows}
-    assert ranks == {"seq": "second", "la": "best", "mtl": ""}, "by the two orders that both have: 35 and 60"
-    put(folder, spec("seq", 3), matrix(0.0, 0.0, 0.9))
+    assert ranks == {"seq": "", "la": "", "mtl": ""}, (
+        "yardsticks are not ranked, and one alone is not the best"
+    )
+    for order in (1, 2):
+        put(folder, spec("mas", order), matrix(0.0, 0.0, 0.8))
     [(_, tables)] = write_report(folder).sections
     ranks = {row[0].text: row[2].rank for row in tables[0].rows}
-    assert ranks == {"seq": "second", "la": "best", "mtl": ""}, "mtl is a bound, not a competitor"
+    assert ranks == {"seq": "", "la": "best", "mtl": "", "mas": "second"}, "by the orders that both have"
     assert section.title == "hwu64, preset full"
 
 
@@ -244,7 +247,7 @@ def test_relative_importance_is_drawn_with_its_cut_off(tmp_path: Path) -> None:
     put(tmp_path, spec("la"), matrix(0.1, 0.2, 0.3), chosen={"spread": spread, "lam": 1.0})
     write_report(tmp_path)
     page = (tmp_path / "report.html").read_text()
-    found = re.search(r"la, order 1, seed 0: a</figcaption>.*?id=f\d+>(.*?)</script>", page, re.S)
+    found = re.search(r"la, order 1, seed 0: a</a></figcaption>.*?id=f\d+>(.*?)</script>", page, re.S)
     heat, cut = json.loads(found[1])["data"]
     assert heat["z"] == [[0.0] * 6 + [25.0, 75.0] + [0.0] * 12]
     assert heat["y"] == ["0.adapter.down.weight"]
@@ -277,10 +280,10 @@ def test_five_hundred_records_take_seconds_and_megabytes(tmp_path: Path) -> None
                 }
                 put(tmp_path, spec(method, order, seed), matrix(*ends), chosen={"spread": spread})
     assert len(list(tmp_path.glob("*.json"))) == 510
-    began = time.monotonic()
+    began = time.process_time()  # others may keep the machine busy
     page = write_report(tmp_path).page
     assert page.stat().st_size < 15e6
-    assert time.monotonic() - began < 60, "seconds; a loose bound for a busy machine"
+    assert time.process_time() - began < 15, "seconds"
 
 
 # ---- statistics and tables by themselves ----------------------------------------------------------------
