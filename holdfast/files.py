@@ -95,7 +95,10 @@ def _opened(path: Path) -> IO[str]:
 
 def _gone(path: Path, file: IO[str]) -> bool:
     """Whether the file that was opened there has been cleared away since."""
-    return not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat())
+    try:
+        return not os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return True
 
 
 class Busy(HoldfastError):

@@ -12,6 +12,7 @@ from accelerate.utils import broadcast_object_list
 
 from holdfast.errors import HoldfastError
 from holdfast.pool import Pool
+from holdfast.store import read_meta
 
 
 class Workspace:
@@ -51,8 +52,8 @@ class Workspace:
     def has(self, path: Path) -> bool:
         """Whether a trial is there, as the main process sees it: all train, or none does."""
         if self.accelerator.num_processes == 1:
-            return path.exists()
-        return bool(broadcast_object_list([path.exists()])[0])
+            return _is_whole(path)
+        return bool(broadcast_object_list([_is_whole(path)])[0])
 
     def retire(self, trials: Sequence[Path]) -> None:
         """The trials of a finished task go with the next task's, if the directory is our own.
@@ -69,3 +70,12 @@ class Workspace:
         """Delete the trials."""
         for path in self.directory.glob("*.trial"):
             path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Nothing here has to be there: what a failing disk has spoilt is made again."""
+    try:
+        read_meta(path)
+    except HoldfastError:
+        return False
+    return True

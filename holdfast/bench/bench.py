@@ -11,15 +11,14 @@ from typing import Any
 
 from holdfast.bench.board import Board
 from holdfast.bench.engine import Engine
-from holdfast.bench.records import NotARecord, check_record
+from holdfast.bench.records import read_record
 from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
-from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.files import locked, read_json, shared, write_json
-from holdfast.models.sources import is_own
+from holdfast.models.sources import check_model_name
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,8 @@ def _tidy(out: Path) -> None:
     for path in (out / ".trials").glob("*"):
         if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
+    for half in out.glob(".*.json.*.tmp"):  # a kill came while a record was written
+        half.unlink(missing_ok=True)
     (out / ".trials" / ".users").unlink(missing_ok=True)
 
 
@@ -80,10 +81,12 @@ def _ended(event: Event, path: Path) -> tuple[Event, Any]:
     """What happened to a run, and its record where that is its end; one that is not there is a failure."""
     if event["kind"] != "done":
         return event, None
+    if not path.exists():
+        return {"kind": "failed", "why": f"left no {path.name}; were its files edited meanwhile?"}, None
     try:
         return event, read_json(path)
     except HoldfastError as error:
-        return {"kind": "failed", "why": f"{error}; were its files edited meanwhile?"}, None
+        return {"kind": "failed", "why": str(error)}, None
 
 
 def _absolute(path: Path | None) -> str | None:
@@ -108,11 +111,19 @@ def _keep_manifest(suite: Suite, out: Path) -> None:
 
 
 def check_data(suite: Suite, data_dir: Path | None) -> None:
-    """Read every stream once, so that missing data is said before hours of work."""
-    for spec in {(spec.stream, spec.order, spec.tasks): spec for spec in suite.specs}.values():
+    """Read every stream once, and the names of models: what is missing is said before hours of work."""
+    for model in {spec.model for spec in suite.specs}:
+        check_model_name(model)
+    for spec in {_read_by(spec): spec for spec in suite.specs}.values():
         stream = spec.load_stream(data_dir)
         if spec.tasks is not None and spec.tasks > len(stream):
             raise HoldfastError(f"{spec.stream} has {len(stream)} tasks, not {spec.tasks}")
+
+
+def _read_by(spec: Spec) -> tuple[Any, ...]:
+    """What decides how its stream is read."""
+    settings = spec.settings()
+    return spec.stream, spec.order, spec.tasks, settings.text_column, settings.label_column
 
 
 def _sort_out(
@@ -125,25 +136,7 @@ def _sort_out(
             missing.append((spec, path))
             continue
         try:
-            record = read_json(path)
+            known.append(read_record(path, spec))
         except HoldfastError as error:
             failures.append(Failure(spec, str(error)))
-            continue
-        if _is_of(record, spec):
-            known.append(record)
-        else:
-            failures.append(Failure(spec, f"{path} is not the record of this run; delete it to make it anew"))
     return missing, known
-
-
-def _is_of(record: Any, spec: Spec) -> bool:
-    """Whether a record is of this run; a user's own files may lie elsewhere by now, its name holds."""
-    try:
-        found = check_record(record)
-    except NotARecord:
-        return False
-    if spec.stream not in STREAMS:
-        found = replace(found, stream=spec.stream)
-    if is_own(spec.model):
-        found = replace(found, model=spec.model)
-    return found == spec

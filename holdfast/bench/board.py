@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from statistics import fmean
 from types import TracebackType
@@ -96,8 +96,9 @@ class Board(AbstractContextManager["Board"]):
         self.say(f"  {name_of(row.spec)}: {row.task}")
 
     def say(self, text: str) -> None:
-        """A line that stays."""
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """A line that stays; where it cannot be written, a full disk say, runs go on without it."""
+        with suppress(OSError):  # rich itself ends where nobody reads on
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def left(self) -> str:
         """How long the rest may take: no less than the longest run that is going on."""

@@ -106,7 +106,10 @@ class OnRay(Engine):
             outcome = self.ray.get(reference)
         except self.ray.exceptions.RayError as error:
             last = str(getattr(error, "cause", None) or error).strip().rpartition("\n")[2]
-            tried = f" after {RETRIES} retries" if isinstance(error, self.ray.exceptions.RayTaskError) else ""
+            once = isinstance(error, self.ray.exceptions.RayTaskError) and not isinstance(
+                error.cause, WorkerDied
+            )
+            tried = "" if once else f" after {RETRIES} retries"
             return {"kind": "failed", "why": f"lost on the cluster{tried}: {last}"}
         if "record" not in outcome:
             return {"kind": "failed", "why": outcome["why"]}

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from holdfast.bench.spec import Spec
+from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
+from holdfast.files import read_json
 from holdfast.methods import METHODS
+from holdfast.models.sources import is_own
 from holdfast.settings import Settings, check, fields_of, from_json
 
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
@@ -25,7 +30,9 @@ def spec_of(content: Any) -> Spec:
     """The spec of a run, if that is what it is."""
     try:
         spec = Spec.from_json(content)
-        kinds = {"set": dict, "seed": int, "stream": str, "preset": str, "order": str | None}
+        kinds: dict[str, Any] = {"set": dict, "seed": int, "threads": int, "order": str | None}
+        kinds |= dict.fromkeys(("stream", "preset", "model"), str)
+        kinds |= dict.fromkeys(("per_class", "tasks"), int | None)
         if not all(isinstance(getattr(spec, name), kind) for name, kind in kinds.items()):
             raise TypeError("fields of other types")
         for owner in (METHODS[spec.method], Settings):  # names of another version are shown as they are
@@ -48,6 +55,23 @@ def check_record(content: Any) -> Spec:
     except WRONG as error:
         raise NotARecord(f"not a record of Holdfast ({error})") from None
     return spec
+
+
+def read_record(path: Path, spec: Spec) -> dict[str, Any]:
+    """The record of this run, if that is what is there."""
+    record: dict[str, Any] = read_json(path)
+    try:
+        found = check_record(record)
+    except NotARecord:
+        found = None
+    # A user's own files may lie elsewhere by now: the record's name holds.
+    if found is not None and spec.stream not in STREAMS:
+        found = replace(found, stream=spec.stream)
+    if found is not None and is_own(spec.model):
+        found = replace(found, model=spec.model)
+    if found != spec:
+        raise HoldfastError(f"{path} is not the record of this run; delete it to make it anew")
+    return record
 
 
 def _check_scores(content: Mapping[str, Any]) -> None:

@@ -19,11 +19,12 @@ import torch
 from accelerate import Accelerator
 
 from holdfast import metrics
+from holdfast.bench.records import read_record
 from holdfast.bench.spec import Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
-from holdfast.files import locked, read_json, write_json
+from holdfast.files import locked, write_json
 from holdfast.learner import Learner
 from holdfast.lesson import Lesson
 from holdfast.models import build_classifier
@@ -62,7 +63,7 @@ def run(
     path = out / f"{spec.digest()}.json"
     workspace = out / ".trials" / path.stem
     if path.exists():
-        record: Record = read_json(path)
+        record: Record = read_record(path, spec)
         shutil.rmtree(workspace, ignore_errors=True)  # a kill may have come just before
         return record
     # Everything that can be wrong with the request comes first, so that nothing is left behind.
@@ -83,7 +84,7 @@ def run(
     with locked(workspace, patience=3.0) if accelerator.is_main_process else nullcontext():
         if path.exists():  # whoever held the lock has made it
             shutil.rmtree(workspace, ignore_errors=True)
-            return dict(read_json(path))
+            return read_record(path, spec)
         learner = Learner(
             model,
             method,
@@ -97,7 +98,9 @@ def run(
             accelerator=accelerator,
         )
         with tracked(learner, spec, track):
-            record = _learn_all(spec, learner, stream, lessons, Store(workspace / "state"), data_of(whole))
+            record = _learn_all(
+                spec, learner, stream, lessons, Store(workspace / "state", keep=1), data_of(whole)
+            )
         if accelerator.is_main_process:
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)

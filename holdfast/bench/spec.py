@@ -116,4 +116,4 @@ class Spec:
 def _order(stream: Any, order: Any) -> Any:
     """The first order by the one name it has: its number in streams with numbered orders, else none."""
     numbered = stream in STREAMS and 1 in STREAMS[stream].orders
-    return ("1" if numbered else None) if order in (None, "1") else order
+    return ("1" if numbered else None) if order in (None, "", "1") else order

@@ -70,7 +70,7 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
         raise HoldfastError(f"{known}; or give the path of a TOML file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # bytes or numbers that are none, depths without end
         raise HoldfastError(f"{name}: not a TOML file ({error}); see docs/benchmark.md") from None
     _check(name, content, {**TOP, **LISTS, **ONES})
     blocks = content.pop("runs", [{}])
@@ -102,7 +102,7 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
 
 def _expand(block: dict[str, Any]) -> Iterator[Spec]:
     """All combinations, the orders innermost: runs side by side then seldom wait for the same training."""
-    needed = {"streams": [], "methods": [], "seeds": [0], "orders": [None]}
+    needed = {"streams": [], "methods": [], "seeds": [0], "orders": [None], "variants": [{}]}
     if missing := [key for key, usual in needed.items() if not block.get(key, usual)]:
         raise HoldfastError(f"no {missing[0]} are given")
     rest = {key: block[key] for key in ("preset", "per_class", "model", "threads", "tasks") if key in block}
@@ -134,6 +134,8 @@ def _grid(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
     for name, values in axes.items():
         if not isinstance(values, list):
             raise HoldfastError(f"grid: {name} takes a list")
+        if not values:
+            raise HoldfastError(f"grid: {name} has no values")
     return [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
 from holdfast.errors import HoldfastError
 from holdfast.progress import Progress
 from holdfast.settings import unknown
@@ -31,6 +33,8 @@ def check_tracker(name: str | None) -> str | None:
         return None
     if name not in TRACKERS:
         raise HoldfastError(unknown(name, list(TRACKERS), "tracker"))
+    if name not in LOGGER_TYPE_TO_CLASS:
+        raise HoldfastError(f"--track {name} needs a newer accelerate: pip install -U accelerate")
     if not any(importlib.util.find_spec(module) for module in TRACKERS[name]):
         raise HoldfastError(f"--track {name} needs a package: pip install {TRACKERS[name][0]}")
     return name
@@ -43,6 +47,7 @@ class Tracked(Progress):
         self.inner = inner
         self.accelerator = accelerator
         self.step = 0
+        self.lost = False
 
     def plan(self, tasks: int) -> None:
         """Pass on."""
@@ -82,7 +87,13 @@ class Tracked(Progress):
         self.inner.note(text)
 
     def _log(self, values: dict[str, Any]) -> None:
-        self.accelerator.log(values, step=self.step)
+        if self.lost:
+            return
+        try:
+            self.accelerator.log(values, step=self.step)
+        except Exception as error:  # whatever a tracker's own code raises: curves are not worth a run
+            self.lost = True
+            self.inner.note(f"tracking has ended ({_line(error)}); the run goes on without it")
 
 
 @contextmanager
@@ -92,9 +103,21 @@ def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
         yield
         return
     flat = {name: str(value) for name, value in spec.to_json().items()}
-    learner.accelerator.init_trackers("holdfast", config=flat)
+    name = f"{spec.method}-{spec.digest()}"
+    named = {"wandb": {"name": name}, "trackio": {"name": name}, "mlflow": {"run_name": name}}
+    try:
+        learner.accelerator.init_trackers("holdfast", config=flat, init_kwargs=named)
+    except Exception as error:
+        raise HoldfastError(
+            f"--track {track}: {_line(error)}; put that right or leave --track out"
+        ) from error
     learner.progress = Tracked(learner.progress, learner.accelerator)
     try:
         yield
     finally:
         learner.accelerator.end_training()
+
+
+def _line(error: Exception) -> str:
+    """What it says, in one line."""
+    return next(filter(None, str(error).splitlines()), type(error).__name__)

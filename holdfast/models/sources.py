@@ -81,14 +81,17 @@ def _digest_once(files: tuple[tuple[Path, int, int], ...]) -> str:
 
 def resolve(name: str) -> str:
     """Turn a registry name into a local path, fetched if need be; a directory or a hub id stays as it is."""
-    if name in MODELS:
-        return str(get(name))
-    if os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
-        return name
+    check_model_name(name)
+    return str(get(name)) if name in MODELS else name
+
+
+def check_model_name(name: str) -> None:
+    """Refuse what is no registry name, no directory, and does not look like a hub id; fetch nothing."""
+    if name in MODELS or os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        return
     # Old models of the hub have no owner (bert-base-uncased); a slip of the pen has a relative here.
-    if re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) and not did_you_mean(name, MODELS):
-        return name
-    raise _unknown(name)
+    if not re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) or did_you_mean(name, MODELS):
+        raise _unknown(name)
 
 
 def get(name: str) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from typing import IO
 
 import pytest
 from test_bench import Quiet, files, importable, records, suite_of  # noqa: F401
+from test_mishaps import workers_of
 from test_run import installed  # noqa: F401
 
 from holdfast.bench import Spec
@@ -57,6 +60,8 @@ def test_a_killed_node_costs_a_retry_not_a_result(
     def kill_one() -> None:
         while not list((tmp_path / "cache" / "bench").glob("*/.trials/*/*.trial")):
             time.sleep(0.05)  # until some run is in the middle of its work
+        for worker in workers_of(tmp_path / "cache"):
+            os.kill(worker, signal.SIGKILL)  # on a node that is well
         cluster.remove_node(first, allow_graceful=False)
 
     killer = threading.Thread(target=kill_one)

@@ -42,6 +42,7 @@ def test_the_name_covers_nothing_else(files, tiny_bert, monkeypatch):
     assert spec(files, tiny_bert).digest() == base
     turned = Spec.create(method="seq", stream=str(files), settings=SETTINGS[::-1], model=tiny_bert)
     assert turned.digest() == base, "the order in which settings are typed does not matter"
+    assert spec(files, tiny_bert, order="").digest() == base, "an order that is not given"
 
 
 def test_the_name_follows_the_contents_of_files(tiny_bert, tmp_path):

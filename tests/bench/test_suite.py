@@ -151,6 +151,10 @@ def test_parts_can_be_replaced_and_picked() -> None:
         ("runs = []", "no runs are left"),
         ('streams = ["home"]\nmethods = ["mas"]\nseeds = []', "no seeds are given"),
         ('streams = ["home"]\nmethods = ["mas"]\norders = []', "no orders are given"),
+        ('streams = ["home"]\nmethods = ["mas"]\nvariants = []', "no variants are given"),
+        ('streams = ["home"]\nmethods = ["mas"]\ngrid = { thr = [] }', "grid: thr has no values"),
+        (f"seeds = {'[' * 5000}", "not a TOML file"),
+        (f"threads = {'9' * 5000}", "not a TOML file"),
         ('streams = ["home"]\nmethods = ["mas"]\nthreads = 100000', "threads: at most 4096, not 100000"),
     ],
 )

@@ -41,6 +41,9 @@ from holdfast.report import write_report
         {"spec": spec("la").to_json() | {"set": {"tau": "x"}}},
         {"spec": spec("la").to_json() | {"set": {"thr": "zz"}}},
         {"spec": spec("la").to_json() | {"set": {"epochs": []}}},
+        {"spec": spec("la").to_json() | {"model": {}}},
+        {"spec": spec("la").to_json() | {"threads": "2"}},
+        {"spec": spec("la").to_json() | {"tasks": [2]}},
     ],
     ids=repr,
 )

@@ -1,0 +1,201 @@
+"""What may go wrong around a run: it is told in one line, and costs nothing that was done."""
+
+# ruff: noqa: F811 (tests ask for fixtures that are imported)
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from rich.console import Console
+from test_bench import Quiet, files, importable, suite_of  # noqa: F401
+from test_run import Killed, Killer, installed, spec, told  # noqa: F401
+from test_suite_records import Scripted
+
+from holdfast.bench import run
+from holdfast.bench.bench import bench
+from holdfast.bench.board import Board
+from holdfast.bench.engine import Local
+from holdfast.bench.suite import Suite
+from holdfast.errors import HoldfastError
+from holdfast.progress import Progress
+
+
+class Heard(Progress):
+    """Remembers what a user should hear."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return told(run(spec(files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed")))
+
+
+@pytest.mark.parametrize("what", [".trial", "generation-", "CURRENT", ".json"])
+def test_a_disk_that_is_full_anywhere(
+    files: Path,
+    one_layer: str,
+    tmp_path: Path,
+    undisturbed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
+    """Trials, states, their pointer and the record come into their places by a rename; so much fits."""
+    asked, replace, there = spec(files, one_layer, "mas"), os.replace, 0
+
+    def fits(source: Any, target: Any) -> None:
+        nonlocal there
+        there += what in Path(target).name
+        if there == 1 and what in Path(target).name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", fits)
+    with pytest.raises(HoldfastError, match="No space left") as caught:
+        run(asked, tmp_path)
+    monkeypatch.undo()
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("*.json"))
+    assert told(run(asked, tmp_path)) == undisturbed
+
+
+def test_a_trial_that_a_disk_has_spoilt_is_made_again(
+    files: Path, one_layer: str, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    asked = spec(files, one_layer, "mas")
+    with pytest.raises(Killed):
+        run(asked, tmp_path, progress=Killer(12))
+    trials = list((tmp_path / ".trials").rglob("*.trial"))
+    assert trials
+    for path in trials:
+        path.write_bytes(path.read_bytes()[:-10])
+    assert told(run(asked, tmp_path)) == undisturbed
+
+
+@pytest.mark.parametrize("content", ["[1]", "{}", "half a rec"])
+def test_something_else_under_a_record_s_name(
+    files: Path, one_layer: str, tmp_path: Path, content: str
+) -> None:
+    asked = spec(files, one_layer)
+    path = tmp_path / f"{asked.digest()}.json"
+    path.write_text(content)
+    with pytest.raises(HoldfastError, match="delete it to make it anew"):
+        run(asked, tmp_path)
+    assert path.read_text() == content
+
+
+def test_a_record_that_was_half_written_is_cleared_away(files: Path, one_layer: str, tmp_path: Path) -> None:
+    asked = spec(files, one_layer)
+    run(asked, tmp_path)
+    half = tmp_path / f".{asked.digest()}.json.0a1b2c3d.tmp"
+    half.write_text("{")
+    assert bench(Suite("s", (asked,)), tmp_path, Scripted(), Quiet) == []
+    assert not half.exists()
+
+
+def test_a_misspelt_model_is_said_before_anything_is_run(files: Path, tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="did you mean 'minilm'"):
+        bench(suite_of(files, "minllm", "seq"), tmp_path, Scripted(), Quiet)
+    assert not list(tmp_path.iterdir())
+
+
+def test_lines_that_cannot_be_written_stop_nothing() -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    console = Console(file=Full())
+    with pytest.raises(OSError, match="No space left"):
+        console.print("a line")
+    Board(console, 1, 1).say("a line")
+
+
+def test_a_tracker_that_fails_is_told_once(
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    asked, heard, logged = spec(files, one_layer), Heard(), []
+
+    def log(self: Any, values: Any, **_: Any) -> None:
+        logged.append(values)
+        raise ConnectionError("nobody answers\nat all")
+
+    monkeypatch.setattr("accelerate.Accelerator.log", log)
+    record = run(asked, tmp_path, track="tensorboard", progress=heard)
+    assert record["metrics"]["Ov"] > 0
+    assert len(logged) == 1
+    assert [note for note in heard.notes if "nobody answers" in note] == [
+        "tracking has ended (nobody answers); the run goes on without it"
+    ]
+
+
+def test_a_tracker_that_cannot_begin_is_one_line(
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConnectionError("nobody answers\nat all")
+
+    monkeypatch.setattr("accelerate.Accelerator.init_trackers", refuse)
+    with pytest.raises(HoldfastError, match=r"^--track tensorboard: nobody answers; put that right"):
+        run(spec(files, one_layer), tmp_path, track="tensorboard")
+
+
+def workers_of(cache: Path) -> list[int]:
+    """Processes at work on runs whose node has this cache."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            at_work = b"holdfast.bench.worker" in (place / "cmdline").read_bytes()
+            if at_work and f"HOLDFAST_CACHE={cache}\0".encode() in (place / "environ").read_bytes():
+                found.append(int(place.name))
+    return found
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_suite_and_its_workers(files: Path, one_layer: str, tmp_path: Path) -> None:
+    suite = tmp_path / "mine.toml"
+    suite.write_text(
+        f"streams = [{json.dumps(str(files))}]\nmethods = ['la', 'mas']\nmodel = {json.dumps(one_layer)}\n"
+        "set = { epochs = 200, patience = 200 }\n"
+    )
+    asked = [sys.executable, "-m", "holdfast.cli", "bench", str(suite), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(
+        [*asked, "--jobs", "2"],
+        cwd=ROOT,
+        env=os.environ | {"HOLDFAST_CACHE": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        begun = 0
+        for line in process.stdout:
+            begun += "task 1/" in line
+            if begun == 2:
+                break
+        assert len(workers_of(tmp_path)) == 2
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors.strip().count("\n") == 0
+    assert "the same command goes on" in errors
+    assert not list((tmp_path / "out").glob("[0-9a-f]*[0-9a-f].json"))
+    assert not workers_of(tmp_path), "nothing goes on behind its back"
+    # Whoever works has a lock; it is free again.
+    assert bench(suite_of(files, one_layer, "slda"), tmp_path / "out", Local(1), Quiet) == []
