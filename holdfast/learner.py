@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -202,7 +203,7 @@ class Learner(Persistent):
                     self._put_back()
             meta = read_meta(path)
             meta["score"] = math.nan if meta["score"] is None else meta["score"]
-            self._trials[key] = Trial(path, self.accelerator.device, choice, **meta)
+            self._trials[key] = Trial(path, self.accelerator.device, choice, found=reused, **meta)
             self.progress.scored(self._trials[key].score, reused)
         return self._trials[key]
 
@@ -248,6 +249,7 @@ class Learner(Persistent):
             answer = self.trial(task, choice)
 
     def _train(self, task: Task, choice: Choice, path: Path) -> None:
+        began = time.perf_counter()
         with (
             self.method.trying(choice),
             self._ledger.borrowing() as borrowed,
@@ -272,6 +274,7 @@ class Learner(Persistent):
                 "state": numbers,
                 "passes": passes,
                 "borrowed": borrowed,
+                "seconds": time.perf_counter() - began,
             }
         if self.accelerator.is_main_process:
             write_tensors(path, self._tensors() | tensors, to_json(meta))

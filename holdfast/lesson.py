@@ -32,6 +32,9 @@ class Trial:
     passes: Passes
     borrowed: dict[str, Passes]
     """Work done once per task that this training relied on, such as the look-ahead."""
+    seconds: float
+    found: bool = False
+    """Whether it was there already, made before a kill or by another run."""
 
     @property
     def params(self) -> Params:

@@ -145,6 +145,8 @@ def _learn_all(
     learner.progress.plan(len(lessons))
     for lesson_number in range(learner.tasks_seen, len(lessons)):
         lesson = learner.learn(lessons.tasks[lesson_number])
+        # What a run costs does not depend on who made its trainings, nor on how often it was killed.
+        spent += sum(trial.seconds for trial in lesson.trials if trial.found)
         chosen.append(_chosen(lesson))
         trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
         passes = {

@@ -262,8 +262,7 @@ def cost(section: Section, name: str) -> Table:
         rows.append([Cell(label), *told, *(Cell(text, records=own) for text in texts)])
     note = (
         "Batches of the chosen trainings, search left out, as in the paper; trainings, seconds and memory "
-        "are of the whole run, search included. Means over orders and seeds, memory the most of them; a run "
-        "that was killed and went on counts the time since its last finished task."
+        "are of the whole run, search included. Means over orders and seeds, memory the most of them."
     )
     return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=3, note=note)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +87,19 @@ def test_a_trial_that_a_disk_has_spoilt_is_made_again(
     for path in trials:
         path.write_bytes(path.read_bytes()[:-10])
     assert told(run(asked, tmp_path)) == undisturbed
+
+
+def test_a_run_that_was_killed_counts_what_it_had_done(
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ticks = spec(files, one_layer, "mas"), itertools.count(step=1000.0)
+    monkeypatch.setattr("holdfast.learner.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    with pytest.raises(Killed):
+        run(asked, tmp_path, progress=Killer(12))
+    monkeypatch.undo()
+    done = len(list((tmp_path / ".trials").rglob("*.trial")))
+    assert done
+    assert 1000 * done < run(asked, tmp_path)["seconds"] < 1000 * (done + 1)
 
 
 @pytest.mark.parametrize("content", ["[1]", "{}", "half a rec"])
