@@ -17,8 +17,10 @@ def refreshed(page: str, report: str) -> str:
         if note:
             # The page breaks the lines of a note, which may have been reworded after its first words.
             shown += f"\n{textwrap.fill(note, 120, break_on_hyphens=False)}\n"
-            there += rf"(?:\n{re.escape(note[:12])}.*\n(?:.+\n)*)?"
-        page = re.sub(there, shown.replace("\\", r"\\"), page)
+            there += rf"\n{re.escape(note[:12])}.*\n(?:.+\n)*"
+        page, count = re.subn(there, shown.replace("\\", r"\\"), page)
+        if head in page and not count:
+            raise SystemExit(f"{head.strip()}: its note has changed; put its first words on the page by hand")
     return page
 
 

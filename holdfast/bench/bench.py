@@ -67,8 +67,9 @@ def _tidy(out: Path) -> None:
     for path in (out / ".trials").glob("*"):
         if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
-    for half in out.glob(".*.json.*.tmp"):  # a kill came while a record was written
-        half.unlink(missing_ok=True)
+    for half in out.glob(".*.json.*.tmp"):  # a kill came while a record was written, which is there by now
+        if (out / half.name[1:].rsplit(".", 2)[0]).exists():
+            half.unlink(missing_ok=True)
     (out / ".trials" / ".users").unlink(missing_ok=True)
 
 

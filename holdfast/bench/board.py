@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
 from types import TracebackType
@@ -46,6 +46,7 @@ class Board(AbstractContextManager["Board"]):
         self.at_once = at_once
         self.rows: dict[int, Row] = {}
         self.ended = 0
+        self.silent = False
         self.spent: dict[tuple[str, str], list[float]] = {}
 
     def start(self, missing: Sequence[Spec], known: Sequence[Record]) -> None:
@@ -96,9 +97,12 @@ class Board(AbstractContextManager["Board"]):
         self.say(f"  {name_of(row.spec)}: {row.task}")
 
     def say(self, text: str) -> None:
-        """A line that stays; where it cannot be written, a full disk say, runs go on without it."""
-        with suppress(OSError):  # rich itself ends where nobody reads on
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """A line that stays; from where none can be written, on a full disk say, runs go on in silence."""
+        try:
+            if not self.silent:
+                self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        except OSError:
+            self.silent = True
 
     def left(self) -> str:
         """How long the rest may take: no less than the longest run that is going on."""

@@ -62,15 +62,15 @@ def read_record(path: Path, spec: Spec) -> dict[str, Any]:
     record: dict[str, Any] = read_json(path)
     try:
         found = check_record(record)
-    except NotARecord:
-        found = None
-    # A user's own files may lie elsewhere by now: the record's name holds.
-    if found is not None and spec.stream not in STREAMS:
-        found = replace(found, stream=spec.stream)
-    if found is not None and is_own(spec.model):
-        found = replace(found, model=spec.model)
-    if found != spec:
-        raise HoldfastError(f"{path} is not the record of this run; delete it to make it anew")
+        # A user's own files may lie elsewhere by now: the record's name holds.
+        found = found if spec.stream in STREAMS else replace(found, stream=spec.stream)
+        found = replace(found, model=spec.model) if is_own(spec.model) else found
+        if found != spec:
+            raise NotARecord("it is of another one")
+    except NotARecord as error:
+        raise HoldfastError(
+            f"{path} is not the record of this run ({error}); delete it to make it anew"
+        ) from None
     return record
 
 

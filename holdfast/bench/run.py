@@ -99,7 +99,7 @@ def run(
         )
         with tracked(learner, spec, track):
             record = _learn_all(
-                spec, learner, stream, lessons, Store(workspace / "state", keep=1), data_of(whole)
+                spec, learner, stream, lessons, Store(workspace / "state", keep=2), data_of(whole)
             )
         if accelerator.is_main_process:
             write_json(path, record)
@@ -145,7 +145,7 @@ def _learn_all(
     learner.progress.plan(len(lessons))
     for lesson_number in range(learner.tasks_seen, len(lessons)):
         lesson = learner.learn(lessons.tasks[lesson_number])
-        # What a run costs does not depend on who made its trainings, nor on how often it was killed.
+        # What a run costs should not depend on who made its trainings, nor on how often it was killed.
         spent += sum(trial.seconds for trial in lesson.trials if trial.found)
         chosen.append(_chosen(lesson))
         trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})

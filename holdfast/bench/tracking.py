@@ -115,7 +115,10 @@ def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
     try:
         yield
     finally:
-        learner.accelerator.end_training()
+        try:
+            learner.accelerator.end_training()
+        except Exception as error:
+            learner.progress.note(f"tracking did not end well ({_line(error)})")
 
 
 def _line(error: Exception) -> str:

@@ -75,7 +75,7 @@ def curves(section: Section) -> Figure | None:
                 x,
                 y,
                 line=line,
-                text=f"from the records {' '.join(run.digest for run in made)}",
+                text="<br>".join(["from the records", *(run.digest for run in made)]),
                 mode="lines+markers" if not made[0].joint else "lines",
             )
         )

@@ -109,14 +109,16 @@ def interval(found: Found) -> str:
 
 
 def against_best(found: Mapping[str, Found]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
-    """The method with the highest mean over the usual places, and how it differs from each other one.
+    """The ranked method with the highest mean over the usual places, and how it differs from each other one.
 
     Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
     correction is for the comparisons of all methods with all, not for those that are shown.
     """
     places = usual_places(found)
     several = {label: own for label, own in found.items() if len(units(own)) > 1}
-    able = [label for label, own in several.items() if own.keys() >= places]
+    able = [
+        label for label, own in several.items() if own.keys() >= places and _method(label) not in YARDSTICKS
+    ]
     if not places or not able:
         return "", {}
     best = max(able, key=lambda label: mean_of({place: found[label][place] for place in places}))

@@ -137,7 +137,9 @@ def test_lines_that_cannot_be_written_stop_nothing() -> None:
     console = Console(file=Full())
     with pytest.raises(OSError, match="No space left"):
         console.print("a line")
-    Board(console, 1, 1).say("a line")
+    board = Board(console, 1, 1)
+    for _ in range(3):
+        board.say("a line")
 
 
 def test_a_tracker_that_fails_is_told_once(
@@ -157,6 +159,21 @@ def test_a_tracker_that_fails_is_told_once(
     assert [note for note in heard.notes if "nobody answers" in note] == [
         "tracking has ended (nobody answers); the run goes on without it"
     ]
+
+
+def test_a_tracker_that_cannot_end_leaves_a_record(
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    asked, heard = spec(files, one_layer), Heard()
+
+    def refuse(*_: Any) -> None:
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setattr("accelerate.Accelerator.end_training", refuse)
+    run(asked, tmp_path, track="tensorboard", progress=heard)
+    assert (tmp_path / f"{asked.digest()}.json").exists()
+    assert heard.notes[-1] == "tracking did not end well (nobody answers)"
 
 
 def test_a_tracker_that_cannot_begin_is_one_line(

@@ -213,9 +213,6 @@ def test_fixed_lam(files, tiny_bert, tmp_path, lam):
     assert [str(entry["lam"]) for entry in record["chosen"][1:]] == [lam, lam]
 
 
-# ---- the name of a record -----------------------------------------------------------------------------
-
-
 # ---- killed and resumed -------------------------------------------------------------------------------
 
 

@@ -131,6 +131,11 @@ def test_chances_are_corrected_for_all_pairs() -> None:
     alone = {label: test.p for label, (test, _) in others.items()}
     assert others["b"][1] == pytest.approx(3 * alone["b"])
     assert against_best({}) == ("", {})
+    best, others = against_best(
+        found | {"seq": {place: 0.9 + 0.1 * value for place, value in found["a"].items()}}
+    )
+    assert best == "a", "as in the main table"
+    assert others["seq"][0].difference.mean < 0
 
 
 @pytest.mark.parametrize(
