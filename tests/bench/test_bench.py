@@ -177,7 +177,7 @@ def test_sigkill_at_twenty_random_moments(
             super().event(number, event, record)
             if (
                 event["kind"] != "epoch"
-            ):  # these come by the clock: on a busy machine there would be no others
+            ):  # they come by the clock, and on a busy machine there is nothing else
                 os.write(self.writer, b".")
 
     def work(writer: int) -> None:
@@ -217,6 +217,7 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(
     first, second, *rest = suite.specs
     (tmp_path / f"{first.digest()}.json").write_text("{half a rec")
     (tmp_path / "notes.json").write_text('["mine"]')
+    (tmp_path / "no-model").mkdir()  # a name that is none is refused before anything is run
     gone = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=str(tmp_path / "no-model"))
     failures = bench(Suite("toy", (gone, first, second, *rest)), tmp_path, Local(2), Quiet)
     why = {failure.spec.digest(): failure.why for failure in failures}
