@@ -50,10 +50,10 @@ def mean_cell(
 
 def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
     """Which means are best and second, over places that all ranked methods have; no yardstick is either."""
-    places = usual_places({label: own for label, own in found.items() if _method(label) not in YARDSTICKS})
+    places = usual_places(found)
     means = [
         mean_of({place: own[place] for place in places})
-        if places and own.keys() >= places and _method(label) not in YARDSTICKS
+        if places and own.keys() >= places and _competes(label)
         else None
         for label, own in found.items()
     ]
@@ -61,10 +61,11 @@ def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
 
 
 def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
-    """The orders and seeds that most methods have been run on, and no others.
+    """The orders and seeds that most ranked methods have been run on, and no others.
 
     Of equally common sets the one that more methods have among others, then the larger one.
     """
+    found = {label: own for label, own in found.items() if _competes(label)}
     sets = Counter(frozenset(own) for own in found.values() if own)
 
     def rank(places: frozenset[Place]) -> tuple[int, int, int, list[Place]]:
@@ -77,6 +78,10 @@ def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
 def is_bound(label: str) -> bool:
     """Whether a method is a bound and no competitor."""
     return _method(label) == UPPER
+
+
+def _competes(label: str) -> bool:
+    return _method(label) not in YARDSTICKS
 
 
 def _method(label: str) -> str:
@@ -116,9 +121,7 @@ def against_best(found: Mapping[str, Found]) -> tuple[str, dict[str, tuple[Compa
     """
     places = usual_places(found)
     several = {label: own for label, own in found.items() if len(units(own)) > 1}
-    able = [
-        label for label, own in several.items() if own.keys() >= places and _method(label) not in YARDSTICKS
-    ]
+    able = [label for label, own in several.items() if own.keys() >= places and _competes(label)]
     if not places or not able:
         return "", {}
     best = max(able, key=lambda label: mean_of({place: found[label][place] for place in places}))
