@@ -1,4 +1,4 @@
-// Draws a figure when it comes into view, in the colours of the page, and again when those change.
+// Draws a figure when it comes into view or the page is printed, in the page's colours, and again when those change.
 (() => {
   const value = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const themed = layout => {
@@ -24,6 +24,11 @@
     for (const entry of entries) if (entry.isIntersecting && !entry.target.dataset.drawn) draw(entry.target);
   }, { rootMargin: "300px" });
   document.querySelectorAll(".plot").forEach(place => watcher.observe(place));
+  // Paper has no scrolling and no folds to open.
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details").forEach(fold => { fold.open = true; });
+    document.querySelectorAll(".plot:not([data-drawn])").forEach(draw);
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>
     document.querySelectorAll(".plot[data-drawn]").forEach(draw));
 })();
