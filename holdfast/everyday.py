@@ -16,8 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
 from holdfast import state
 from holdfast.data.readers import Rows, read_pairs, stem, whole
 from holdfast.data.tasks import Split, Task
@@ -294,6 +292,9 @@ class Report:
 
 def evaluate(learner: Learner, split: Split) -> Report:
     """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
+    # Here, for scikit-learn takes seconds to import, and no other everyday command has a use for it.
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
     predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
     gold = sorted(set(split.labels))
     table = precision_recall_fscore_support(split.labels, predicted, labels=gold, zero_division=0)

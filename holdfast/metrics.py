@@ -7,18 +7,20 @@ Row k of F holds the scores after learning task k, column i those on task i. Cel
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.metrics import f1_score
 
 Matrix = Sequence[Sequence[float | None]]
 
 
 def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """Macro-F1 over the labels that occur in `gold`; a prediction outside them costs recall only."""
-    return float(f1_score(gold, predicted, labels=sorted(set(gold)), average="macro", zero_division=0))
+    there, said = Counter(gold), Counter(predicted)
+    hit = Counter(label for label, guess in zip(gold, predicted, strict=True) if label == guess)
+    return float(np.mean([2 * hit[label] / (there[label] + said[label]) for label in sorted(there)]))
 
 
 def overall(F: Matrix) -> float:

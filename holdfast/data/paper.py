@@ -7,8 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from sklearn.model_selection import train_test_split
-
 from holdfast.data.readers import table_records
 from holdfast.data.tasks import Scenario, Split, Stream, Task
 from holdfast.errors import HoldfastError
@@ -76,6 +74,8 @@ def _domain(topic: str) -> str | None:
 
 
 def _stratified(name: str, pairs: Sequence[tuple[str, str]], seed: int) -> Task:
+    from sklearn.model_selection import train_test_split  # seconds to import, for this one stream
+
     def parted(pairs: Sequence[tuple[str, str]], share: float) -> list[list[tuple[str, str]]]:
         labels = [label for _, label in pairs]
         parts: list[list[tuple[str, str]]] = train_test_split(

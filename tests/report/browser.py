@@ -1,4 +1,4 @@
-"""A page in a real chromium, over its debugging pipe: no driver to install, no guess at how long a page takes.
+"""A page in a real chromium, over its debugging pipe: no driver to install, no guess at how long it takes.
 
 The protocol is JSON messages with a zero byte after each, to the browser's descriptor 3 and from its 4.
 """
