@@ -13,12 +13,14 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import accelerate.optimizer
 import pytest
 import torch
 from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -31,9 +33,8 @@ from holdfast.methods import METHODS
 from holdfast.models import Classifier, build_classifier
 from holdfast.settings import Settings
 
-# Accelerate collects garbage after every training; what was imported need not be looked through each time.
-gc.collect()
-gc.freeze()
+# Accelerate looks for an optional package at every step, along the whole path; it will not appear meanwhile.
+accelerate.optimizer.is_lomo_available = cache(accelerate.optimizer.is_lomo_available)
 
 # In the background of a shell Ctrl-C may be ignored, and children inherit that; some tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -184,6 +185,13 @@ def assert_same_bits(left: dict[str, torch.Tensor], right: dict[str, torch.Tenso
 
 
 # ---- workers ------------------------------------------------------------------------------------------
+
+
+def pytest_collection_finish() -> None:
+    """Accelerate collects garbage after every training; what is there by now need not be looked through."""
+    gc.collect()
+    gc.freeze()
+
 
 TOGETHER = re.compile(r"tests/(contract/|test_cost\.py).*\[(?:classes-|domains-)?(.*)\]")
 

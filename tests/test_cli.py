@@ -56,7 +56,7 @@ def run(tmp_path: Path, tiny: str, stream: Path | str, *more: str, method: str =
 
 
 def test_bad_files_are_one_line_and_leave_nothing(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_layer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = sentences("yes", "no")
     cases = {
@@ -71,14 +71,14 @@ def test_bad_files_are_one_line_and_leave_nothing(
     latin.write_bytes(b"text,label\ncaf\xe9,yes\n")
     cases |= {"empty.csv": (empty, "empty.csv"), "latin.csv": (latin, "UTF-8")}
     for path, expected in cases.values():
-        arguments = run(tmp_path, tiny_bert, path)
+        arguments = run(tmp_path, one_layer, path)
         fails(capsys, expected, *arguments, left=tmp_path / "out")
 
 
 def test_unknown_names_get_a_suggestion(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_layer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, tiny = tmp_path / "out", tiny_bert
+    out, tiny = tmp_path / "out", one_layer
     fails(capsys, "did you mean 'mas'", *run(tmp_path, tiny, "home", method="mass"), left=out)
     fails(capsys, "did you mean 'home'", *run(tmp_path, tiny, "hom"), left=out)
     fails(capsys, "did you mean 'minilm'", *run(tmp_path, "minlm", "home"), left=out)
@@ -98,11 +98,11 @@ def test_a_mistyped_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_training(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_layer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").write_text("a file where the folder should be")
     stream = write(tmp_path / "task.csv", sentences("yes", "no"))
-    fails(capsys, "cannot write to", *run(tmp_path, tiny_bert, stream))
+    fails(capsys, "cannot write to", *run(tmp_path, one_layer, stream))
     assert (tmp_path / "out").read_text() == "a file where the folder should be"
 
 
@@ -121,7 +121,7 @@ def test_a_damaged_wheel_is_refused(
 
 
 def test_a_run_prints_its_phases_and_leaves_one_record(
-    tmp_path: Path, tiny_bert: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, one_layer: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "tasks"
     folder.mkdir()
@@ -129,7 +129,7 @@ def test_a_run_prints_its_phases_and_leaves_one_record(
     write(folder / "b.csv", sentences("red", "blue"), "utterance,intent")
     columns = ["--text-column", "utterance", "--label-column", "intent"]
     caps = ["--set", "epochs=1", "--set", "rates=3e-3"]
-    arguments = run(tmp_path, tiny_bert, folder, *columns, *caps)
+    arguments = run(tmp_path, one_layer, folder, *columns, *caps)
     assert call(*arguments) == 0
     shown = capsys.readouterr().out
     assert "caution: forgets every earlier task" in shown

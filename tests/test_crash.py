@@ -60,10 +60,10 @@ def child(mine: Path, source: str) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_hundred_kills(tiny_bert, tmp_path):
+def test_a_hundred_kills(one_layer, tmp_path):
     mine, draw = tmp_path / "mine", random.Random(0)
     texts, labels = zip(*rows_of(0), strict=True)
-    learner = state.create(tiny_bert, "slda", settings=FAST, generations=3)
+    learner = state.create(one_layer, "slda", settings=FAST, generations=3)
     learner.learn(texts, labels)
     learner.save(mine)
     source = table(tmp_path / "more.csv", rows_of(1))

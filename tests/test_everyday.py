@@ -44,12 +44,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A learner of two lessons; nobody may change it."""
     place = tmp_path_factory.mktemp("made")
     for number in (0, 1):
         source = table(place / f"week{number}.csv", rows_of(number))
-        assert call("learn", str(place / "mine"), source, "--model", tiny_bert, "--threads", "1") == 0
+        assert call("learn", str(place / "mine"), source, "--model", one_layer, "--threads", "1") == 0
     return place / "mine"
 
 
@@ -78,9 +78,9 @@ def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str) 
 # ---- learn --------------------------------------------------------------------------------------------
 
 
-def test_learn_says_what_was_learnt(here, tiny_bert, capsys):
+def test_learn_says_what_was_learnt(here, one_layer, capsys):
     first, second = (table(here / f"{n}.csv", rows_of(n)) for n in (0, 1))
-    assert call("learn", "mine", first, "--model", tiny_bert) == 0
+    assert call("learn", "mine", first, "--model", one_layer) == 0
     said = capsys.readouterr().out
     assert "learnt 24 sentences: 2 new labels; 2 labels known" in said
     assert "validation macro-F1 of this file: " in said
@@ -97,7 +97,7 @@ def test_learn_says_what_was_learnt(here, tiny_bert, capsys):
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])
-def test_other_kinds_of_file_and_columns(here, tiny_bert, kind):
+def test_other_kinds_of_file_and_columns(here, one_layer, kind):
     if kind == "tsv":
         source = table(here / "a.tsv", rows_of(0), ("utterance", "intent"))
     else:
@@ -105,14 +105,14 @@ def test_other_kinds_of_file_and_columns(here, tiny_bert, kind):
         lines = [json.dumps({"utterance": text, "intent": label}) for text, label in rows_of(0)]
         Path(source).write_text("\n".join(lines))
     columns = ("--text-column", "utterance", "--label-column", "intent")
-    assert call("learn", "mine", source, *columns, "--model", tiny_bert) == 0
+    assert call("learn", "mine", source, *columns, "--model", one_layer) == 0
     assert Learner.load("mine").classes_ == list(STREAM.tasks[0].labels)
 
 
-def test_a_split_column_is_honoured(here, tiny_bert):
+def test_a_split_column_is_honoured(here, one_layer):
     rows = [(*row, "train") for row in rows_of(0)] + [(*row, "valid") for row in rows_of(0, "valid")]
     assert (
-        call("learn", "mine", table(here / "a.csv", rows, ("text", "label", "split")), "--model", tiny_bert)
+        call("learn", "mine", table(here / "a.csv", rows, ("text", "label", "split")), "--model", one_layer)
         == 0
     )
     learner = Learner.load("mine")
@@ -123,10 +123,10 @@ def test_a_split_column_is_honoured(here, tiny_bert):
 
 
 @pytest.mark.parametrize("method", ["auto", "slda", "klda", "ranpac"])
-def test_one_label_and_one_example_are_enough(here, tiny_bert, method):
+def test_one_label_and_one_example_are_enough(here, one_layer, method):
     few = ("--set", "features=48") if method in ("klda", "ranpac") else ()
     one = table(here / "one.csv", [("music0 music1", "music")])
-    assert call("learn", "mine", one, "--model", tiny_bert, "--method", method, *few) == 0
+    assert call("learn", "mine", one, "--model", one_layer, "--method", method, *few) == 0
     assert call("learn", "mine", table(here / "more.csv", rows_of(1))) == 0
     assert call("learn", "mine", table(here / "last.csv", [("food0 food1 food2", "food")])) == 0
     learner = Learner.load("mine")
@@ -136,7 +136,7 @@ def test_one_label_and_one_example_are_enough(here, tiny_bert, method):
     assert learner.history[0]["score"] is None
 
 
-def test_oddities_are_counted_and_reported(here, tiny_bert, capsys):
+def test_oddities_are_counted_and_reported(here, one_layer, capsys):
     rows = [
         *rows_of(0),
         *rows_of(0)[:3],
@@ -145,7 +145,7 @@ def test_oddities_are_counted_and_reported(here, tiny_bert, capsys):
         ("b", "music"),
     ]
     odd = table(here / "odd.csv", rows)
-    assert call("learn", "mine", odd, "--model", tiny_bert, "--budget", "0") == 0
+    assert call("learn", "mine", odd, "--model", one_layer, "--budget", "0") == 0
     said = capsys.readouterr().out
     assert "3 rows repeat another one" in said
     assert "1 texts have more than one label" in said
@@ -159,7 +159,7 @@ def test_a_label_that_looks_like_a_known_one_is_reported():
     assert "'Play Music' and 'play music'" in found[0]
 
 
-def test_strange_texts_are_learnt_and_predicted(here, tiny_bert, capsys):
+def test_strange_texts_are_learnt_and_predicted(here, one_layer, capsys):
     strange = [
         "🎉🎉 party",
         "مرحبا بالعالم",
@@ -169,19 +169,19 @@ def test_strange_texts_are_learnt_and_predicted(here, tiny_bert, capsys):
         "line\nbreak",
     ]
     rows = [(text, "strange") for text in strange] + rows_of(0)
-    assert call("learn", "mine", table(here / "s.csv", rows), "--model", tiny_bert) == 0
+    assert call("learn", "mine", table(here / "s.csv", rows), "--model", one_layer) == 0
     capsys.readouterr()
     for text in strange[:3]:
         assert call("predict", "mine", text, "--format", "jsonl") == 0
         assert json.loads(capsys.readouterr().out)["text"] == text
 
 
-def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, one_layer, tmp_path, capsys):
+def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, tmp_path, capsys):
     more = table(tmp_path / "more.csv", rows_of(2))
     before = Store(mine).current
     for arguments, expected in (
         (("--method", "la"), "was begun with --method auto"),
-        (("--model", one_layer), "was begun with --model"),
+        (("--model", tiny_bert), "was begun with --model"),
         (("--set", "thr=0.5"), "can only be given to a new directory"),
         (("--set", "nonsense=1"), "can only be given to a new directory"),
     ):
@@ -191,10 +191,10 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, one_layer, tm
     assert Store(mine).generations == [2, 3]
 
 
-def test_the_same_model_by_another_path_is_the_same(mine, tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.chdir(Path(tiny_bert).parent)
+def test_the_same_model_by_another_path_is_the_same(mine, one_layer, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(one_layer).parent)
     more = table(tmp_path / "more.csv", rows_of(2))
-    assert call("learn", str(mine), more, "--model", Path(tiny_bert).name) == 0
+    assert call("learn", str(mine), more, "--model", Path(one_layer).name) == 0
 
 
 def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
@@ -224,9 +224,9 @@ def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
     assert not (tmp_path / "new").exists(), "nothing is left of a learner that never was"
 
 
-def test_a_trained_head_needs_two_labels_and_leaves_nothing(here, tiny_bert, capsys):
+def test_a_trained_head_needs_two_labels_and_leaves_nothing(here, one_layer, capsys):
     one = table(here / "one.csv", [(text, "music") for text, _ in rows_of(0)])
-    refused(capsys, "one label, 'music'", "learn", "mine", one, "--method", "la", "--model", tiny_bert)
+    refused(capsys, "one label, 'music'", "learn", "mine", one, "--method", "la", "--model", one_layer)
     assert not Path("mine").exists()
 
 
@@ -262,7 +262,7 @@ def test_predict_a_text(made, capsys):
     assert call("predict", str(made), text, "--top", "3") == 0
     line = capsys.readouterr().out.strip().split("\t")
     assert line[0] == label
-    assert 0.5 < float(line[1]) <= 1
+    assert 0.25 < float(line[1]) <= 1, "more than chance among four"
     assert len(line) == 5
 
 
@@ -316,8 +316,8 @@ def test_unknown_inputs_are_told(made, capsys):
     assert capsys.readouterr().out.startswith("(unknown)")
 
 
-def test_a_trained_head_cannot_reject(here, tiny_bert, capsys):
-    taught(tiny_bert, "seq", tasks=1).save("mine")
+def test_a_trained_head_cannot_reject(here, one_layer, capsys):
+    taught(one_layer, "seq", tasks=1).save("mine")
     refused(capsys, "trained head has no distance", "predict", "mine", "x", "--reject", "0.95")
 
 

@@ -28,9 +28,9 @@ def exact(tiny: str) -> Learner:
     return create(tiny, "slda", shrinkage=0.05, weighting="equal")
 
 
-def test_files_in_any_order_and_number_make_the_same_head(tiny_bert):
+def test_files_in_any_order_and_number_make_the_same_head(one_layer):
     pairs = [pair for task in STREAM for pair in zip(task.train.texts, task.train.labels, strict=True)]
-    at_once, piecewise = exact(tiny_bert), exact(tiny_bert)
+    at_once, piecewise = exact(one_layer), exact(one_layer)
     at_once.learn([text for text, _ in pairs], [label for _, label in pairs])
     mixed = pairs[::5] + pairs[1::5] + pairs[4::5] + pairs[2::5] + pairs[3::5]
     for start in range(0, len(mixed), 13):  # every label arrives in several lessons
@@ -39,8 +39,8 @@ def test_files_in_any_order_and_number_make_the_same_head(tiny_bert):
     same_head(at_once, piecewise)
 
 
-def test_two_states_merged_are_one(tiny_bert, tmp_path):
-    both, left, right = exact(tiny_bert), exact(tiny_bert), exact(tiny_bert)
+def test_two_states_merged_are_one(one_layer, tmp_path):
+    both, left, right = exact(one_layer), exact(one_layer), exact(one_layer)
     for number, task in enumerate(STREAM):
         both.learn(task.train.texts, task.train.labels)
         half = len(task.train) // 2 + number
@@ -51,18 +51,18 @@ def test_two_states_merged_are_one(tiny_bert, tmp_path):
     same_head(left, both)
 
 
-def test_an_empty_learner_takes_over_what_it_merges(tiny_bert):
+def test_an_empty_learner_takes_over_what_it_merges(one_layer):
     """What was chosen and calibrated too."""
-    learner, empty = taught(tiny_bert), create(tiny_bert)
+    learner, empty = taught(one_layer), create(one_layer)
     empty.merge(learner)
     assert empty.model.head.chosen == learner.model.head.chosen
     assert np.allclose(empty.predict_proba(TEXTS), learner.predict_proba(TEXTS))
 
 
-def test_a_trunk_may_move_after_a_merge(tiny_bert):
+def test_a_trunk_may_move_after_a_merge(one_layer):
     """Nothing was measured for what was merged: the sentences at hand stand in for it."""
-    learner, task = create(tiny_bert, "la+slda"), STREAM.tasks[2]
-    learner.merge(taught(tiny_bert))
+    learner, task = create(one_layer, "la+slda"), STREAM.tasks[2]
+    learner.merge(taught(one_layer))
     learner.begin(task)
     learner.method.stand_in(learner)
     gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
@@ -78,10 +78,10 @@ def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
 
 
 @pytest.mark.parametrize("method", ["slda", "auto"])
-def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, method):
+def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, method):
     options = {"shrinkage": 0.05, "weighting": "equal"} | ({"seconds": 0.0} if method == "auto" else {})
     gone = STREAM.tasks[0].labels[1]
-    learner, clean = create(tiny_bert, method, **options), create(tiny_bert, method, **options)
+    learner, clean = create(one_layer, method, **options), create(one_layer, method, **options)
     for task in STREAM:
         pairs = list(zip(task.train.texts, task.train.labels, strict=True))
         kept = [pair for pair in pairs if pair[1] != gone]
@@ -106,8 +106,8 @@ def test_forgetting_a_label_equals_never_having_learnt_it(tiny_bert, tmp_path, m
         ("la+slda", "importances"),
     ],
 )
-def test_elsewhere_forgetting_says_what_keeps_traces(tiny_bert, tmp_path, method, traces):
-    learner = taught(tiny_bert, method)
+def test_elsewhere_forgetting_says_what_keeps_traces(one_layer, tmp_path, method, traces):
+    learner = taught(one_layer, method)
     gone = learner.classes_[0]
     learner.save(tmp_path)
     assert traces in forget_label(tmp_path, gone)[1]
@@ -119,10 +119,10 @@ def test_elsewhere_forgetting_says_what_keeps_traces(tiny_bert, tmp_path, method
     assert len(other.classes_) == 5
 
 
-def test_an_interrupted_lesson_leaves_nothing_to_the_next(tiny_bert, monkeypatch):
+def test_an_interrupted_lesson_leaves_nothing_to_the_next(one_layer, monkeypatch):
     """In a notebook: Ctrl-C in one task, then another task, or a label forgotten."""
     first, second = STREAM.tasks[:2]
-    learner, plain = create(tiny_bert), create(tiny_bert)
+    learner, plain = create(one_layer), create(one_layer)
     with monkeypatch.context() as patch:
         patch.setattr(Learner, "_adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

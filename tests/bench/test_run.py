@@ -88,12 +88,12 @@ def told(record: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(files: Path, tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def undisturbed(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The record of `mas`, made in one go."""
-    return run(spec(files, tiny_bert, "mas"), tmp_path_factory.mktemp("undisturbed"))
+    return run(spec(files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed"))
 
 
-def test_the_record(undisturbed, files, tiny_bert):
+def test_the_record(undisturbed, files, one_layer):
     record = undisturbed
     assert set(record) >= {
         *(
@@ -132,7 +132,7 @@ def test_the_record(undisturbed, files, tiny_bert):
     assert record["metrics"]["CF"] == pytest.approx(lost / 2)
     assert record["metrics"]["FWT"] is None
     assert set(record["passes"]) == {"chosen", "search"}
-    stream = spec(files, tiny_bert, "mas").load_stream(None)
+    stream = spec(files, one_layer, "mas").load_stream(None)
     for task, said, score in zip(stream, record["predictions"], F[2], strict=True):
         assert macro_f1(task.test.labels, said) == pytest.approx(score), "what it says scores as it scored"
     assert record["seconds"] > 0
@@ -144,8 +144,8 @@ def test_the_record(undisturbed, files, tiny_bert):
         )
 
 
-def test_the_file_is_the_record(undisturbed, files, tiny_bert, tmp_path):
-    asked = spec(files, tiny_bert, "seq")
+def test_the_file_is_the_record(undisturbed, files, one_layer, tmp_path):
+    asked = spec(files, one_layer, "seq")
     record = run(asked, tmp_path)
     assert json.loads((tmp_path / f"{asked.digest()}.json").read_text()) == json.loads(json.dumps(record))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [f"{asked.digest()}.json"]
@@ -153,8 +153,8 @@ def test_the_file_is_the_record(undisturbed, files, tiny_bert, tmp_path):
     assert not left, "trial files go when the run is done"
 
 
-def test_mtl_has_one_row(files, tiny_bert, tmp_path):
-    record = run(spec(files, tiny_bert, "mtl"), tmp_path)
+def test_mtl_has_one_row(files, one_layer, tmp_path):
+    record = run(spec(files, one_layer, "mtl"), tmp_path)
     for F in record["scores"].values():
         assert F[:2] == [[None] * 3] * 2
         assert all(isinstance(cell, float) for cell in F[2])
@@ -162,8 +162,8 @@ def test_mtl_has_one_row(files, tiny_bert, tmp_path):
     assert {record["metrics"][name] for name in ("CF", "BWT+", "FWT")} == {None}
 
 
-def test_a_finished_run_is_not_run_again(files, tiny_bert, tmp_path, monkeypatch):
-    asked = spec(files, tiny_bert)
+def test_a_finished_run_is_not_run_again(files, one_layer, tmp_path, monkeypatch):
+    asked = spec(files, one_layer)
     record = run(asked, tmp_path)
 
     def never(*args: Any, **kwargs: Any) -> None:
@@ -176,8 +176,8 @@ def test_a_finished_run_is_not_run_again(files, tiny_bert, tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_a_second_process_is_refused(files, tiny_bert, tmp_path):
-    asked = spec(files, tiny_bert)
+def test_a_second_process_is_refused(files, one_layer, tmp_path):
+    asked = spec(files, one_layer)
     workspace = tmp_path / ".trials" / asked.digest()
     workspace.mkdir(parents=True)
     script = f"""
@@ -201,15 +201,15 @@ with locked(Path({str(workspace)!r})):
         pass  # the lock went with the process, however it ended
 
 
-def test_fixed_hyper_parameters(files, tiny_bert, tmp_path):
-    record = run(spec(files, tiny_bert, "seq", "lr=0.004", "rates=0.01,0.02"), tmp_path)
+def test_fixed_hyper_parameters(files, one_layer, tmp_path):
+    record = run(spec(files, one_layer, "seq", "lr=0.004", "rates=0.01,0.02"), tmp_path)
     assert [entry["lr"] for entry in record["chosen"]] == [0.004] * 3
     assert [len(entry["trials"]) for entry in record["trials"]] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("lam", ["5.0", "inf"])
-def test_fixed_lam(files, tiny_bert, tmp_path, lam):
-    record = run(spec(files, tiny_bert, "mas", f"lam={lam}"), tmp_path)
+def test_fixed_lam(files, one_layer, tmp_path, lam):
+    record = run(spec(files, one_layer, "mas", f"lam={lam}"), tmp_path)
     assert [str(entry["lam"]) for entry in record["chosen"][1:]] == [lam, lam]
 
 
@@ -234,8 +234,8 @@ class Killer(Progress):
     task = trial = epoch = scored = _tick  # type: ignore[assignment]
 
 
-def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, tiny_bert, tmp_path, undisturbed):
-    asked, cuts = spec(files, tiny_bert, "mas"), 0
+def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_path, undisturbed):
+    asked, cuts = spec(files, one_layer, "mas"), 0
     rng = random.Random(5)
     while cuts < 40:
         try:
@@ -261,12 +261,12 @@ def command(files: Path, model: str, out: Path, method: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["mas", "la"])
-def test_sigkill_at_random_moments(files, tiny_bert, tmp_path, method):
-    expected = run(spec(files, tiny_bert, method), tmp_path / "whole")
+def test_sigkill_at_random_moments(files, one_layer, tmp_path, method):
+    expected = run(spec(files, one_layer, method), tmp_path / "whole")
     out, rng, kills = tmp_path / "killed", random.Random(7), 0
     while kills < 4:
         with subprocess.Popen(
-            command(files, tiny_bert, out, method), cwd=ROOT, stdout=subprocess.PIPE, text=True
+            command(files, one_layer, out, method), cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as process:
             for _ in range(rng.randint(2, 6)):  # so many lines of progress, then a moment more
                 process.stdout.readline()
@@ -276,7 +276,7 @@ def test_sigkill_at_random_moments(files, tiny_bert, tmp_path, method):
             process.send_signal(signal.SIGKILL)
             kills += 1
     assert kills > 1
-    done = subprocess.run(command(files, tiny_bert, out, method), cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command(files, one_layer, out, method), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     [path] = out.glob("*.json")
     assert told(json.loads(path.read_text())) == told(json.loads(json.dumps(expected)))
@@ -284,10 +284,10 @@ def test_sigkill_at_random_moments(files, tiny_bert, tmp_path, method):
 
 
 @pytest.mark.slow
-def test_ctrl_c_is_clean(files, tiny_bert, tmp_path):
+def test_ctrl_c_is_clean(files, one_layer, tmp_path):
     out = tmp_path / "out"
     with subprocess.Popen(
-        command(files, tiny_bert, out, "la"),
+        command(files, one_layer, out, "la"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -312,10 +312,10 @@ class Once(Progress):
 
 
 def test_a_run_does_not_go_on_with_other_data(
-    files: Path, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A named stream may be another one by now: its data folder is not in the spec."""
-    asked, out = spec(files, tiny_bert, "seq"), tmp_path / "out"
+    asked, out = spec(files, one_layer, "seq"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run(asked, out, progress=Once())
     monkeypatch.setattr(RUN, "data_of", lambda _: "0" * 12)
@@ -324,9 +324,9 @@ def test_a_run_does_not_go_on_with_other_data(
 
 
 def test_a_state_of_another_version_is_one_line(
-    files: Path, tiny_bert: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, out = spec(files, tiny_bert, "seq"), tmp_path / "out"
+    asked, out = spec(files, one_layer, "seq"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run(asked, out, progress=Once())
 

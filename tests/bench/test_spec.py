@@ -17,8 +17,8 @@ from holdfast.bench import Spec, run
 from holdfast.errors import HoldfastError
 
 
-def test_the_name_covers_the_spec(files, tiny_bert):
-    base = spec(files, tiny_bert)
+def test_the_name_covers_the_spec(files, one_layer):
+    base = spec(files, one_layer)
     changes = {
         "method": "mas",
         "order": "task1,task0",
@@ -32,27 +32,27 @@ def test_the_name_covers_the_spec(files, tiny_bert):
     }
     names = {dataclasses.replace(base, **{key: value}).digest() for key, value in changes.items()}
     assert len(names | {base.digest()}) == 1 + len(changes)
-    assert base.digest() == spec(files, tiny_bert).digest()
+    assert base.digest() == spec(files, one_layer).digest()
 
 
-def test_the_name_covers_nothing_else(files, tiny_bert, monkeypatch):
-    base = spec(files, tiny_bert).digest()
+def test_the_name_covers_nothing_else(files, one_layer, monkeypatch):
+    base = spec(files, one_layer).digest()
     monkeypatch.setattr(sys.modules[run.__module__], "_revision", lambda: "another")
     monkeypatch.setattr("holdfast.__version__", "9.9")
-    assert spec(files, tiny_bert).digest() == base
-    turned = Spec.create(method="seq", stream=str(files), settings=SETTINGS[::-1], model=tiny_bert)
+    assert spec(files, one_layer).digest() == base
+    turned = Spec.create(method="seq", stream=str(files), settings=SETTINGS[::-1], model=one_layer)
     assert turned.digest() == base, "the order in which settings are typed does not matter"
-    assert spec(files, tiny_bert, order="").digest() == base, "an order that is not given"
+    assert spec(files, one_layer, order="").digest() == base, "an order that is not given"
 
 
-def test_the_name_follows_the_contents_of_files(tiny_bert, tmp_path):
+def test_the_name_follows_the_contents_of_files(one_layer, tmp_path):
     here = write_stream(tmp_path / "here", domain_stream(), 2)
     there = write_stream(tmp_path / "there", domain_stream(), 2)
-    name = spec(here, tiny_bert).digest()
-    assert spec(there, tiny_bert).digest() == name, "not their place"
+    name = spec(here, one_layer).digest()
+    assert spec(there, one_layer).digest() == name, "not their place"
     file = there / "north.csv"
     file.write_text(file.read_text().replace("glad", "gled", 1))
-    assert spec(there, tiny_bert).digest() != name
+    assert spec(there, one_layer).digest() != name
 
 
 def test_the_name_follows_the_contents_of_a_model(files, one_layer, tmp_path):

@@ -14,9 +14,9 @@ from holdfast.errors import HoldfastError
 from holdfast.progress import Progress
 
 
-def test_tensorboard_gets_losses_and_scores(files: Path, tiny_bert: str, tmp_path: Path) -> None:  # noqa: F811
+def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_path: Path) -> None:  # noqa: F811
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    asked = spec(files, tiny_bert, "mas", "lam=3.0")
+    asked = spec(files, one_layer, "mas", "lam=3.0")
     record = run(asked, tmp_path / "tracked", track="tensorboard")
     plain = run(asked, tmp_path / "plain")
     assert told(record) == told(plain), "looking on changes nothing"

@@ -40,10 +40,10 @@ pytestmark = (
         ("domains", 2, "all", [0, 1], [0, 1]),
     ],
 )
-def test_who_teaches_which_outputs(tiny_bert, stream, number, outputs, past, new):
+def test_who_teaches_which_outputs(one_layer, stream, number, outputs, past, new):
     tasks = STREAMS[stream]().tasks
     method = ANCLLWF(lam=1.0, lam_a=0.5, outputs=outputs)
-    learner = make_learner(tiny_bert, method, STREAMS[stream](), small(epochs=1))
+    learner = make_learner(one_layer, method, STREAMS[stream](), small(epochs=1))
     for seen in range(number):
         learner.begin(tasks[seen])
         learner.tasks_seen += 1
@@ -54,9 +54,9 @@ def test_who_teaches_which_outputs(tiny_bert, stream, number, outputs, past, new
     assert found == {"distillation": (past, 1.0), "auxiliary": (new, 0.5)}
 
 
-def test_in_a_preallocated_head_both_teach_rows_of_their_labels(tiny_bert, classes):
+def test_in_a_preallocated_head_both_teach_rows_of_their_labels(one_layer, classes):
     method = ANCLLWF(lam=1.0, lam_a=0.5)
-    learner = second_task(tiny_bert, method, classes, small(head="preallocated", epochs=1))
+    learner = second_task(one_layer, method, classes, small(head="preallocated", epochs=1))
     method.before_task(learner, classes.tasks[1])
     labels = learner.model.head.labels
     for name, task in (("distillation", classes.tasks[0]), ("auxiliary", classes.tasks[1])):
@@ -64,10 +64,10 @@ def test_in_a_preallocated_head_both_teach_rows_of_their_labels(tiny_bert, class
 
 
 @every_ancl
-def test_the_first_task_has_no_auxiliary_network(tiny_bert, classes, name):
+def test_the_first_task_has_no_auxiliary_network(one_layer, classes, name):
     ends = []
     for one, choice in (("seq", {}), (name, {"lam": 5.0, "lam_a": 5.0})):
-        learner = make_learner(tiny_bert, METHODS[one](), classes)
+        learner = make_learner(one_layer, METHODS[one](), classes)
         learner.begin(classes.tasks[0])
         trial = learner.trial(classes.tasks[0], {"lr": 1e-2} | choice)
         ends.append(trial.params)
@@ -102,9 +102,9 @@ def gold_then_half(lr: float, lam: float, lam_a: float) -> float:
 
 
 @every_ancl
-def test_the_auxiliary_network_is_the_gold_training(tiny_bert, classes, trainings, name):
+def test_the_auxiliary_network_is_the_gold_training(one_layer, classes, trainings, name):
     learner = make_learner(
-        tiny_bert, METHODS[name](lam=5.0), classes, small(epochs=1, rates=(1e-2, 1e-3, 1e-4)), fixed={"lam"}
+        one_layer, METHODS[name](lam=5.0), classes, small(epochs=1, rates=(1e-2, 1e-3, 1e-4)), fixed={"lam"}
     )
     scripted(learner, gold_then_half)
     learner.learn(classes.tasks[0])
@@ -136,9 +136,9 @@ def test_the_auxiliary_network_is_the_gold_training(tiny_bert, classes, training
 
 
 @every_ancl
-def test_passes_are_counted_once(tiny_bert, classes, name):
+def test_passes_are_counted_once(one_layer, classes, name):
     settings, fixed = small(epochs=2, patience=9, batch_size=5), {"lam", "lam_a"}
-    learner = make_learner(tiny_bert, METHODS[name](lam=5.0, lam_a=0.5), classes, settings, fixed=fixed)
+    learner = make_learner(one_layer, METHODS[name](lam=5.0, lam_a=0.5), classes, settings, fixed=fixed)
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     assert [(t.choice["lam"], t.choice["lam_a"]) for t in lesson.trials] == [(0, 0), (5, 0), (5, 0.5)]
@@ -192,10 +192,10 @@ def test_the_auxiliary_importance_is_fresh_and_never_pooled(tiny_bert_dry, domai
 
 
 @every_ancl
-def test_nothing_of_it_survives_the_task(tiny_bert, classes, name):
+def test_nothing_of_it_survives_the_task(one_layer, classes, name):
     fixed, settings = {"lam", "lam_a"}, small(epochs=1)
-    ancl = make_learner(tiny_bert, METHODS[name](lam=5.0, lam_a=2.0), classes, settings, fixed=fixed)
-    below = make_learner(tiny_bert, METHODS[NAMES[name]](lam=5.0), classes, settings, fixed={"lam"})
+    ancl = make_learner(one_layer, METHODS[name](lam=5.0, lam_a=2.0), classes, settings, fixed=fixed)
+    below = make_learner(one_layer, METHODS[NAMES[name]](lam=5.0), classes, settings, fixed={"lam"})
     for learner in (ancl, below):
         for task in classes.tasks[:2]:
             lesson = learner.learn(task)
@@ -298,8 +298,8 @@ def test_a_fixed_lambda_a_is_honoured_without_a_hold_too():
 
 
 @every_ancl
-def test_lambda_a_starts_again_for_every_task(tiny_bert, classes, name):
-    learner = make_learner(tiny_bert, METHODS[name](lam=5.0), classes, small(epochs=1), fixed={"lam"})
+def test_lambda_a_starts_again_for_every_task(one_layer, classes, name):
+    learner = make_learner(one_layer, METHODS[name](lam=5.0), classes, small(epochs=1), fixed={"lam"})
     scripted(learner, lambda lr, lam, lam_a: 0.9 if lam == 0 else 0.5 + 0.1 * (lam_a >= 0.04))
     found = []
     for task in classes:
@@ -310,9 +310,9 @@ def test_lambda_a_starts_again_for_every_task(tiny_bert, classes, name):
 
 
 @every_ancl
-def test_a_real_search(tiny_bert, classes, name):
+def test_a_real_search(one_layer, classes, name):
     """λ without the auxiliary network, then λ_a at that λ; the decision follows from the scores."""
-    learner = make_learner(tiny_bert, METHODS[name](thr=0.01), classes, small(epochs=2, rates=(1e-2, 1e-3)))
+    learner = make_learner(one_layer, METHODS[name](thr=0.01), classes, small(epochs=2, rates=(1e-2, 1e-3)))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
     decided, notes = lesson.decision.trial, lesson.decision.notes
@@ -337,9 +337,9 @@ def test_a_real_search(tiny_bert, classes, name):
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_where_nobody_pulls_weights_train_freely(tiny_bert, classes, penalty):
+def test_where_nobody_pulls_weights_train_freely(one_layer, classes, penalty):
     """α = 0 and α_aux = 0: no 0/0, and the training without any pull."""
-    learner = make_learner(tiny_bert, ANCLMAS(penalty=penalty), classes)
+    learner = make_learner(one_layer, ANCLMAS(penalty=penalty), classes)
     learner.learn(classes.tasks[0])
     for value in learner.method.alpha.values():
         value.zero_()
