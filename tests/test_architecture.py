@@ -1,6 +1,7 @@
 """The shape of the package: imports that form a DAG, files of a readable size, nothing that unpickles."""
 
 import ast
+import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -107,6 +108,13 @@ def test_search_and_metrics_know_neither_data_nor_models() -> None:
     for name in ("holdfast.search", "holdfast.metrics", "holdfast.proximal", "holdfast.passes"):
         ours = {other for other in imports_of(name) if other.startswith("holdfast")}
         assert ours <= {"holdfast.equations", "holdfast.params", "holdfast.settings"}
+
+
+def test_commands_that_build_no_model_start_without_model_code() -> None:
+    seen = "import sys, holdfast.bench.bench, holdfast.report, holdfast.models.sources; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
+    slow = {"transformers.modeling_utils", "torch._dynamo", "sklearn", "pandas"}
+    assert not slow & set(done.stdout.split()), "seconds, at every start"
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])

@@ -1,14 +1,19 @@
 """Bottleneck adapters, put inside a frozen Hugging Face encoder without copying its code."""
 
+from __future__ import annotations
+
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
-from transformers import PreTrainedModel
 
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)

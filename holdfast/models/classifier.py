@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
@@ -17,6 +16,9 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
 from holdfast.losses import Objective
 from holdfast.models.adapters import Adapter
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SentenceVector = Literal["mean", "cls", "pooler"]
 

