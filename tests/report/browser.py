@@ -54,9 +54,12 @@ class Page:
     def message(self) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE
         while b"\0" not in self.unread:
-            ready, _, _ = select.select([self.from_browser], [], [], deadline - time.monotonic())
+            left = max(0.0, deadline - time.monotonic())
+            ready, _, _ = select.select([self.from_browser], [], [], left)
             assert ready, f"the browser said nothing for {PATIENCE:.0f} s"
-            self.unread += os.read(self.from_browser, 1 << 16)
+            piece = os.read(self.from_browser, 1 << 16)
+            assert piece, "the browser has ended"
+            self.unread += piece
         first, self.unread = self.unread.split(b"\0", 1)
         return dict(json.loads(first))
 
