@@ -44,12 +44,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A learner of two lessons; nobody may change it."""
     place = tmp_path_factory.mktemp("made")
     for number in (0, 1):
         source = table(place / f"week{number}.csv", rows_of(number))
-        assert call("learn", str(place / "mine"), source, "--model", one_layer, "--threads", "1") == 0
+        assert call("learn", str(place / "mine"), source, "--model", tiny_bert, "--threads", "1") == 0
     return place / "mine"
 
 
@@ -176,12 +176,12 @@ def test_strange_texts_are_learnt_and_predicted(here, one_layer, capsys):
         assert json.loads(capsys.readouterr().out)["text"] == text
 
 
-def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, tmp_path, capsys):
+def test_what_was_begun_cannot_be_begun_otherwise(mine, one_layer, tmp_path, capsys):
     more = table(tmp_path / "more.csv", rows_of(2))
     before = Store(mine).current
     for arguments, expected in (
         (("--method", "la"), "was begun with --method auto"),
-        (("--model", tiny_bert), "was begun with --model"),
+        (("--model", one_layer), "was begun with --model"),
         (("--set", "thr=0.5"), "can only be given to a new directory"),
         (("--set", "nonsense=1"), "can only be given to a new directory"),
     ):
@@ -191,10 +191,10 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, tiny_bert, tmp_path, cap
     assert Store(mine).generations == [2, 3]
 
 
-def test_the_same_model_by_another_path_is_the_same(mine, one_layer, tmp_path, monkeypatch):
-    monkeypatch.chdir(Path(one_layer).parent)
+def test_the_same_model_by_another_path_is_the_same(mine, tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(tiny_bert).parent)
     more = table(tmp_path / "more.csv", rows_of(2))
-    assert call("learn", str(mine), more, "--model", Path(one_layer).name) == 0
+    assert call("learn", str(mine), more, "--model", Path(tiny_bert).name) == 0
 
 
 def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
@@ -262,7 +262,7 @@ def test_predict_a_text(made, capsys):
     assert call("predict", str(made), text, "--top", "3") == 0
     line = capsys.readouterr().out.strip().split("\t")
     assert line[0] == label
-    assert 0.25 < float(line[1]) <= 1, "more than chance among four"
+    assert 0.5 < float(line[1]) <= 1
     assert len(line) == 5
 
 

@@ -35,11 +35,11 @@ for name in map(str.strip, sys.stdin):
 
 @pytest.fixture(scope="module")
 def another_process(
-    one_layer: str, tmp_path_factory: pytest.TempPathFactory
+    tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Path]]:
     """A process that knows nothing of this one: it loads a method's state and teaches the third task."""
     home = tmp_path_factory.mktemp("continued")
-    script = CONTINUE.format(tests=str(TESTS), home=str(home), model=one_layer)
+    script = CONTINUE.format(tests=str(TESTS), home=str(home), model=tiny_bert)
     with (home / "errors").open("w+") as errors:
         other = subprocess.Popen(
             [sys.executable, "-c", script],
@@ -66,10 +66,10 @@ def another_process(
 
 
 @every_method
-def test_a_fresh_process_goes_on_bit_equal(one_layer, another_process, name):
-    Store(another_process.home / name).commit(*taught(one_layer, name, "classes").states[1])
+def test_a_fresh_process_goes_on_bit_equal(tiny_bert, another_process, name):
+    Store(another_process.home / name).commit(*taught(tiny_bert, name, "classes").states[1])
     tensors, meta = Store(another_process(name)).load()
-    expected, expected_meta = taught(one_layer, name, "classes").states[2]
+    expected, expected_meta = taught(tiny_bert, name, "classes").states[2]
     assert meta == expected_meta
     assert tensors.keys() == expected.keys()
     for group, params in expected.items():
