@@ -20,8 +20,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from holdfast.app.board import Board
 from holdfast.bench.bench import bench
-from holdfast.bench.board import Board
 from holdfast.bench.engine import Local, cores
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite

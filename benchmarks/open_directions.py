@@ -14,8 +14,8 @@ import torch
 
 from holdfast.data import load_stream
 from holdfast.models import build_classifier
-from holdfast.projection import projector, second_moments
 from holdfast.settings import preset
+from holdfast.steps.projection import projector, second_moments
 
 STRENGTHS = (0.005, 0.01, 0.03, 0.08, 0.1, 0.3)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data import load_stream
-from holdfast.files import read_json
-from holdfast.metrics import paired_difference
+from holdfast.maths.metrics import paired_difference
+from holdfast.storage.files import read_json
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("records", type=Path)

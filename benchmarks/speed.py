@@ -27,14 +27,15 @@ import torch
 from torch import nn
 from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
 
-from holdfast import METHODS, build_classifier, importance
-from holdfast import params as P
+from holdfast import METHODS, build_classifier
 from holdfast.data import load_stream
 from holdfast.data.batches import Batch
-from holdfast.equations import quadratic_penalty
 from holdfast.errors import HoldfastError
-from holdfast.fit import fit
-from holdfast.learner import Learner
+from holdfast.importance import per_sample as importance
+from holdfast.learning.fit import fit
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.equations import quadratic_penalty
 from holdfast.settings import Settings
 
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -170,7 +171,7 @@ def peak_memory(method: str, *extra: str) -> int:
         command = [
             sys.executable,
             "-m",
-            "holdfast.cli",
+            "holdfast.app.main",
             "run",
             "--method",
             method,

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast import importance as importance
-    from holdfast import metrics as metrics
     from holdfast.data.tasks import Split as Split
     from holdfast.data.tasks import Stream as Stream
     from holdfast.data.tasks import Task as Task
-    from holdfast.learner import Learner as Learner
+    from holdfast.learning.learner import Learner as Learner
+    from holdfast.maths import metrics as metrics
     from holdfast.methods import METHODS as METHODS
     from holdfast.models import build_classifier as build_classifier
 
@@ -17,20 +17,20 @@ __version__ = "0.1.0"
 
 # Imported at first use: the command line sets the number of threads before torch starts.
 _HOMES = {
-    "Learner": "holdfast.learner",
+    "Learner": "holdfast.learning.learner",
     "METHODS": "holdfast.methods",
     "Split": "holdfast.data.tasks",
     "Stream": "holdfast.data.tasks",
     "Task": "holdfast.data.tasks",
     "build_classifier": "holdfast.models",
 }
-_MODULES = ("importance", "metrics")
+_MODULES = {"importance": "holdfast.importance", "metrics": "holdfast.maths.metrics"}
 __all__ = [*_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return import_module(f"holdfast.{name}")
+        return import_module(_MODULES[name])
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

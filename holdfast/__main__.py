@@ -1,5 +1,5 @@
 """Run the command line with `python -m holdfast`."""
 
-from holdfast.cli import main
+from holdfast.app.main import main
 
 main()

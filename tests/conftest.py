@@ -27,9 +27,9 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 from transformers.utils.logging import disable_progress_bar
 
 from holdfast.data.tasks import Split, Stream, Task
-from holdfast.learner import Learner
-from holdfast.method import Method
+from holdfast.learning.learner import Learner
 from holdfast.methods import METHODS
+from holdfast.methods.base import Method
 from holdfast.models import Classifier, build_classifier
 from holdfast.settings import Settings
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import metrics
 from holdfast.bench import Spec
+from holdfast.maths import metrics
 
 TASKS = ["a", "b", "c"]
 F = list[list[float | None]]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.data.batches import BUCKET, LENGTHS, Batch, Examples
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.errors import HoldfastError
-from holdfast.losses import Objective
+from holdfast.maths.losses import Objective
 
 PAD = 77
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from records_by_hand import matrix, record_of
 
-from holdfast import cli
+from holdfast.app import main as cli
 from holdfast.bench.suite import load_suite
 from holdfast.methods import METHODS
 from holdfast.models import sources

@@ -20,14 +20,14 @@ import torch
 from conftest import KEYWORDS, TOPICS, make_learner, small, toy_task
 from published_passes import ROWS, SILENT, Facts, Ways
 
-import holdfast.fit as fitting
-import holdfast.learner as learning
+import holdfast.learning.fit as fitting
+import holdfast.learning.learner as learning
 from holdfast.data.tasks import Stream
-from holdfast.lesson import Lesson
+from holdfast.learning.lesson import Lesson
+from holdfast.learning.passes import Passes, added
+from holdfast.maths.params import trainable
 from holdfast.methods import METHODS
 from holdfast.models import Classifier
-from holdfast.params import trainable
-from holdfast.passes import Passes, added
 
 every_row = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.xdist_group(f"cost-{n}")) for n in ROWS]

@@ -13,8 +13,11 @@ import pytest
 from test_everyday import rows_of, table
 from test_state import FAST
 
-from holdfast import Learner, everyday, files, state
-from holdfast.store import Store
+from holdfast import Learner
+from holdfast.everyday import jobs as everyday
+from holdfast.learning import directory as state
+from holdfast.storage import files
+from holdfast.storage.generations import Store
 
 KILLS, AT_LEAST_WITHIN = 100, 60
 SLOW = 0.02  # seconds before and after each step that touches the disk

@@ -15,8 +15,8 @@ from test_optim_edges import quick
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.losses import IGNORED, Objective
-from holdfast.optim import hutchinson
+from holdfast.maths.losses import IGNORED, Objective
+from holdfast.steps.upgd import hutchinson
 
 # ---- Hutchinson's estimate ----------------------------------------------------------------------------
 

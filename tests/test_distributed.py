@@ -30,12 +30,13 @@ torch.set_num_threads(1)
 from accelerate import Accelerator
 from safetensors.torch import save_file
 from conftest import class_stream, domain_stream, small
-from holdfast import distributed, importance
-from holdfast import params as P
+from holdfast import distributed
+from holdfast.importance import per_sample as importance
+from holdfast.maths import params as P
 from holdfast.data.tasks import Split
-from holdfast.fit import fit
-from holdfast.losses import objective
-from holdfast.method import Method
+from holdfast.learning.fit import fit
+from holdfast.maths.losses import objective
+from holdfast.methods.base import Method
 from holdfast.models import build_classifier
 
 accelerator = Accelerator(cpu=True)

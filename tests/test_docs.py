@@ -5,7 +5,7 @@ import shutil
 
 from conftest import ROOT, class_stream, make_learner, small
 
-from holdfast import params as P
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.report import methods_page, write_report
 from holdfast.report.tables import markdown

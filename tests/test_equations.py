@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.equations import (
+from holdfast.maths.equations import (
     Pooling,
     cutoff,
     modulate,

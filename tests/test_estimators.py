@@ -10,13 +10,13 @@ import torch
 from test_importance import Features, row
 from torch import Tensor, nn
 
-from holdfast import estimators
 from holdfast.data.batches import Examples
-from holdfast.equations import normalised
-from holdfast.estimators import RWalk, Training
+from holdfast.importance import estimators
+from holdfast.importance.estimators import RWalk, Training
+from holdfast.maths.equations import normalised
+from holdfast.maths.params import snapshot, trainable, zeros
 from holdfast.methods import METHODS
-from holdfast.params import snapshot, trainable, zeros
-from holdfast.proximal import Pull
+from holdfast.steps.proximal import Pull
 
 F64 = torch.float64
 

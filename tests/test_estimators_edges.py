@@ -10,13 +10,13 @@ from test_estimators import F64, Bowl, nothing, vector, watched_descent, worked_
 from test_importance import Features
 from torch import nn
 
-from holdfast import estimators
 from holdfast.data.batches import Examples
-from holdfast.equations import normalised
 from holdfast.errors import HoldfastError
-from holdfast.estimators import RWalk, Training
+from holdfast.importance import estimators
+from holdfast.importance.estimators import RWalk, Training
+from holdfast.maths.equations import normalised
+from holdfast.maths.params import Params, snapshot, trainable
 from holdfast.methods import METHODS
-from holdfast.params import Params, snapshot, trainable
 from holdfast.settings import parse
 
 # ---- precision ----------------------------------------------------------------------------------------

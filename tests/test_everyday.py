@@ -18,9 +18,10 @@ from conftest import DOMAIN_WORDS, KEYWORDS, ROOT, class_stream, sentences
 from test_cli import call
 from test_state import taught
 
-from holdfast import Learner, everyday
+from holdfast import Learner
 from holdfast.data.readers import Row
-from holdfast.store import Store
+from holdfast.everyday import jobs as everyday
+from holdfast.storage.generations import Store
 
 STREAM = class_stream()
 
@@ -324,7 +325,7 @@ def test_a_trained_head_cannot_reject(here, one_layer, capsys):
 @pytest.mark.slow
 def test_lines_from_stdin_are_answered_as_they_come(made):
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "predict", str(made), "-", "--threads", "1"],
+        [sys.executable, "-m", "holdfast.app.main", "predict", str(made), "-", "--threads", "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

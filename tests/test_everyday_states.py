@@ -20,10 +20,11 @@ from test_cli import call
 from test_everyday import environment, here, made, mine, refused, rows_of, table  # noqa: F401
 from test_state import taught
 
-from holdfast import Learner, files
+from holdfast import Learner
 from holdfast.data.tasks import Split, Task
-from holdfast.files import locked
-from holdfast.store import Store
+from holdfast.storage import files
+from holdfast.storage.files import locked
+from holdfast.storage.generations import Store
 
 # ---- eval, inspect, rollback, forget -------------------------------------------------------------------
 
@@ -258,7 +259,7 @@ def test_a_read_only_directory_is_one_line(made, tmp_path):
     for path in (mine, *mine.rglob("*")):
         path.chmod(0o555 if path.is_dir() else 0o444)
     ran = subprocess.run(
-        [*humble, sys.executable, "-m", "holdfast.cli", "learn", str(mine), more],
+        [*humble, sys.executable, "-m", "holdfast.app.main", "learn", str(mine), more],
         capture_output=True,
         text=True,
         env=environment(),
@@ -287,7 +288,7 @@ def test_a_second_writer_is_refused_and_readers_go_on(mine, tmp_path, capsys):
 def test_a_reader_never_sees_a_half_state(mine, tmp_path):
     """One process commits on and on, keeping one generation; another loads all the while."""
     script = (
-        "import sys, time\nfrom pathlib import Path\nfrom holdfast.store import Store\n"
+        "import sys, time\nfrom pathlib import Path\nfrom holdfast.storage.generations import Store\n"
         "root = Path(sys.argv[1])\ntensors, meta = Store(root).load()\nend = time.monotonic() + 4\nn = 0\n"
         "while time.monotonic() < end:\n    Store(root, keep=1).commit(tensors, meta); n += 1\nprint(n)\n"
     )

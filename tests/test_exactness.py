@@ -9,7 +9,7 @@ from test_state import STREAM, TEXTS, create, taught
 
 from holdfast import Learner
 from holdfast.errors import HoldfastError
-from holdfast.everyday import forget_label
+from holdfast.everyday.jobs import forget_label
 from holdfast.heads import SLDAHead
 
 

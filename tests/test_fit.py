@@ -11,13 +11,13 @@ import torch
 from accelerate import Accelerator
 from conftest import assert_same_bits, class_stream, make_learner, small
 
-import holdfast.fit as fit_module
-from holdfast import params as P
+import holdfast.learning.fit as fit_module
 from holdfast.data.batches import Examples
-from holdfast.fit import FitResult, fit
-from holdfast.losses import objective
-from holdfast.method import Kind, Method
+from holdfast.learning.fit import FitResult, fit
+from holdfast.maths import params as P
+from holdfast.maths.losses import objective
 from holdfast.methods import METHODS
+from holdfast.methods.base import Kind, Method
 from holdfast.models import Classifier, build_classifier
 
 STEPS = 3  # 24 sentences in batches of 8
@@ -292,7 +292,7 @@ def test_look_ahead_and_main_phase_see_the_same_batches_and_dropout(tiny_bert, c
         return original_fit(*args, **kwargs)
 
     monkeypatch.setattr(Method, "losses", losses)
-    monkeypatch.setattr("holdfast.learner.fit", counted)
+    monkeypatch.setattr("holdfast.learning.learner.fit", counted)
     learner = make_learner(tiny_bert, METHODS["la"](thr=0.01), classes, small(patience=9))
     learner.learn(classes.tasks[0])
     trainings.clear()

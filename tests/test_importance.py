@@ -9,13 +9,13 @@ import torch
 from conftest import FILLERS, KEYWORDS, TOPICS, small
 from torch import Tensor, nn
 
-from holdfast import importance
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
 from holdfast.heads import LinearHead
+from holdfast.importance import per_sample as importance
+from holdfast.maths.params import trainable
 from holdfast.models import Classifier, build_classifier
-from holdfast.params import trainable
 
 LENGTHS = (1, 3, 2, 17, 40, 90, 5, 16, 31, 64, 2, 7, 15, 14, 120, 3, 3, 33, 9, 1, 12, 4, 8)
 

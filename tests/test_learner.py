@@ -8,9 +8,9 @@ import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
 
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.learning.passes import added
 from holdfast.methods import METHODS
-from holdfast.passes import added
 
 BATCHES = 3  # of 8, in a toy task of 24
 
@@ -33,7 +33,7 @@ def assert_same_standing(left: Any, right: Any) -> None:
 @pytest.fixture
 def trained(monkeypatch) -> list[dict[str, Any]]:
     """Every training from now on, with the hyper-parameters it ran with."""
-    import holdfast.learner as module
+    import holdfast.learning.learner as module
 
     runs: list[dict[str, Any]] = []
     original = module.fit

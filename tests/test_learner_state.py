@@ -16,7 +16,7 @@ from test_learner import assert_same_standing, epochs, standing, trained  # noqa
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Split, Task
 from holdfast.errors import HoldfastError
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
 from holdfast.methods import METHODS
 
 # ---- errors -------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
 @pytest.mark.parametrize(
     ("name", "moment"),
     [
-        ("mas", "holdfast.learner.fit"),
+        ("mas", "holdfast.learning.learner.fit"),
         ("mas", "holdfast.methods.consolidating.Consolidating.after_task"),
-        ("slda", "holdfast.method.Method.after_task"),
+        ("slda", "holdfast.methods.base.Method.after_task"),
     ],
 )
 def test_a_lesson_that_is_broken_off_leaves_nothing(one_layer, classes, monkeypatch, trained, name, moment):
@@ -206,7 +206,7 @@ def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
 
 
 def test_a_task_that_was_interrupted_can_be_learnt_again(one_layer, classes, monkeypatch):
-    import holdfast.learner as module
+    import holdfast.learning.learner as module
 
     whole, learner = (make_learner(one_layer, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
     for one in (whole, learner):

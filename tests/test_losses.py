@@ -12,7 +12,7 @@ from torch.nn import functional
 from holdfast.data import load_stream
 from holdfast.data.tasks import Split, Task
 from holdfast.errors import HoldfastError
-from holdfast.losses import IGNORED, Objective, balanced_weights, objective, relaxed_prior
+from holdfast.maths.losses import IGNORED, Objective, balanced_weights, objective, relaxed_prior
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 Z = (1.2, 0.4, 0.9, -0.3, 2.0)  # classes 0, 1 past, 2, 3 current with 30 and 10 samples, 4 unseen

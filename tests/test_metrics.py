@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
 
-from holdfast import metrics
-from holdfast.metrics import forgetting, forward_transfer, macro_f1, overall, positive_backward_transfer
-from holdfast.passes import added, without
+from holdfast.learning.passes import added, without
+from holdfast.maths import metrics
+from holdfast.maths.metrics import forgetting, forward_transfer, macro_f1, overall, positive_backward_transfer
 
 ABOVE = "never read"
 THREE = [

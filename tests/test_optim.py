@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.optim import UPGD, gate
+from holdfast.steps.upgd import UPGD, gate
 
 F64 = torch.float64
 BETA, LR, DECAY = 0.9, 0.1, 0.01

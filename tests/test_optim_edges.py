@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from test_optim import BETA, DECAY, F64, LR, Run, logistic, vector
 from torch import Tensor
 
-from holdfast.optim import UPGD, gate
+from holdfast.steps.upgd import UPGD, gate
 
 # ---- noise --------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import params as P
+from holdfast.maths import params as P
 
 
 def model() -> nn.Sequential:

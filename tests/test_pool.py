@@ -15,10 +15,10 @@ from accelerate import Accelerator
 from conftest import assert_same_bits, class_stream, make_learner, make_method, small, weights_of
 
 from holdfast.data.tasks import Stream
-from holdfast.learner import Learner
+from holdfast.events import Progress
+from holdfast.learning.learner import Learner
+from holdfast.learning.pool import LIBRARIES, Pool, alike, fingerprint
 from holdfast.methods import METHODS
-from holdfast.pool import LIBRARIES, Pool, alike, fingerprint
-from holdfast.progress import Progress
 
 ALIKE = [
     ("mas", {}),

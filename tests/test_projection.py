@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import Tensor
 
-from holdfast.projection import correlation, projector
+from holdfast.steps.projection import correlation, projector
 
 
 def double(rows: Any) -> Tensor:

@@ -14,11 +14,11 @@ from test_projection import kept, random_moment
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from holdfast import projection
 from holdfast.data.batches import Examples
+from holdfast.maths.params import trainable
 from holdfast.models import Classifier, build_classifier
-from holdfast.params import trainable
-from holdfast.projection import project_after_step, projector, second_moments
+from holdfast.steps import projection
+from holdfast.steps.projection import project_after_step, projector, second_moments
 
 # ---- second moments -----------------------------------------------------------------------------------
 

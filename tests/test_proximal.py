@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from holdfast.proximal import Pull, hold_after_step, pull_after_step, pulled, step_sizes
+from holdfast.steps.proximal import Pull, hold_after_step, pull_after_step, pulled, step_sizes
 
 singles = st.floats(-1e4, 1e4, width=32)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.search import (
+from holdfast.methods.search import (
     Found,
     best_rate,
     rounded,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_search import Result, at, descend, drive
 
-from holdfast.search import best_of_grid, first_gain, lam_grid, strongest
+from holdfast.methods.search import best_of_grid, first_gain, lam_grid, strongest
 from holdfast.settings import Settings, preset
 
 scores = st.integers(0, 4).map(lambda n: n / 4)  # few values: many ties

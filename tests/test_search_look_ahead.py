@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_search import Result, drive
 
-from holdfast.search import (
+from holdfast.methods.search import (
     loosen,
     paper_path,
     rounded,

@@ -13,14 +13,15 @@ import pytest
 import torch
 from conftest import class_stream, domain_stream, save_tiny_bert, small
 
-from holdfast import Learner, state
+from holdfast import Learner
 from holdfast.data.tasks import Split, held_out
 from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead
+from holdfast.learning import directory as state
+from holdfast.learning.directory import named
 from holdfast.methods import METHODS
 from holdfast.models import build_classifier
-from holdfast.state import named
-from holdfast.store import Store
+from holdfast.storage.generations import Store
 
 STREAM = class_stream()
 FAST = small(epochs=1)

@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast import files, store
 from holdfast.errors import HoldfastError
-from holdfast.files import locked, read_json, write_bytes, write_json
-from holdfast.store import Store, read_meta, read_tensors, write_tensors
+from holdfast.storage import files
+from holdfast.storage import generations as store
+from holdfast.storage.files import locked, read_json, write_bytes, write_json
+from holdfast.storage.generations import Store, read_meta, read_tensors, write_tensors
 
 ROOT = Path(__file__).parents[1]
 
 
 def python(code: str, *args: object, **options: Any) -> subprocess.Popen[str]:
     """A process of its own that has `store`, `Path`, `os`, `sys` and `torch`."""
-    head = "import os, sys, torch\nfrom pathlib import Path\nfrom holdfast import files, store\n"
+    head = "import os, sys, torch\nfrom pathlib import Path\n"
+    head += "from holdfast.storage import files, generations as store\n"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, "-c", head + code, *map(str, args)],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from holdfast.proximal import Pull, pull_after_step
+from holdfast.steps.proximal import Pull, pull_after_step
 
 values = st.floats(-1e4, 1e4, width=32)
 # 0 is a strength, and so are the extremes of the range; in between, every order of magnitude.

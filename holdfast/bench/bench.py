@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.board import Board
+from holdfast.app.board import Board
 from holdfast.bench.engine import Engine
 from holdfast.bench.records import read_record
 from holdfast.bench.run import pool_of
@@ -17,8 +17,8 @@ from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
 from holdfast.errors import HoldfastError
-from holdfast.files import locked, read_json, shared, write_json
 from holdfast.models.sources import check_model_name
+from holdfast.storage.files import locked, read_json, shared, write_json
 
 
 @dataclass(frozen=True)

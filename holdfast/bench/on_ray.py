@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.bench.engine import ENDED, Engine, Report
 from holdfast.bench.worker import Event, Job, events_of, working
-from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, write_json
-from holdfast.pool import code_hash
+from holdfast.learning.pool import code_hash
+from holdfast.storage.cache import cache_dir
+from holdfast.storage.files import read_json, write_json
 
 if TYPE_CHECKING:
     from holdfast.bench.spec import Spec

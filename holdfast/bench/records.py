@@ -12,10 +12,10 @@ from typing import Any
 from holdfast.bench.spec import Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json
 from holdfast.methods import METHODS
 from holdfast.models.sources import is_own
 from holdfast.settings import Settings, check, fields_of, from_json
+from holdfast.storage.files import read_json
 
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
 WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)

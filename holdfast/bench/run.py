@@ -18,21 +18,21 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from holdfast import metrics
 from holdfast.bench.records import read_record
 from holdfast.bench.spec import Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
-from holdfast.files import locked, write_json
-from holdfast.learner import Learner
-from holdfast.lesson import Lesson
+from holdfast.events import Progress
+from holdfast.learning.learner import Learner
+from holdfast.learning.lesson import Lesson
+from holdfast.learning.passes import Passes, added
+from holdfast.learning.pool import Pool, code_hash
+from holdfast.maths import metrics
 from holdfast.models import build_classifier
-from holdfast.passes import Passes, added
-from holdfast.pool import Pool, code_hash
-from holdfast.progress import Progress
 from holdfast.settings import to_json
-from holdfast.store import Store
+from holdfast.storage.files import locked, write_json
+from holdfast.storage.generations import Store
 
 Record = dict[str, Any]
 PACKAGES = (

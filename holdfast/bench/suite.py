@@ -19,7 +19,7 @@ from holdfast.bench.spec import Spec
 from holdfast.errors import HoldfastError
 from holdfast.settings import unknown
 
-SHIPPED = Path(__file__).parent / "suites"
+SHIPPED = Path(__file__).parents[1] / "studies/suites"
 View = Literal["main", "thresholds", "tau", "strategies", "cost"]
 
 LISTS = {"streams": str, "orders": (int, str), "methods": str, "seeds": int, "variants": dict}

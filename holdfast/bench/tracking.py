@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
 from holdfast.errors import HoldfastError
-from holdfast.progress import Progress
+from holdfast.events import Progress
 from holdfast.settings import unknown
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
     from holdfast.bench.spec import Spec
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 TRACKERS = {
     "tensorboard": ("tensorboard", "tensorboardX"),

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from holdfast.errors import HoldfastError
-from holdfast.progress import Progress
+from holdfast.events import Progress
 
 Event = dict[str, Any]
 EVERY = 1.0  # seconds between two events about epochs
@@ -139,7 +139,7 @@ def main() -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
-    from holdfast.terminal import start_torch
+    from holdfast.app.terminal import start_torch
 
     start_torch(job.spec["threads"])
     from holdfast.bench.run import run

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast.cache import data_home
 from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
 from holdfast.data.readers import HUB, digest, read_pairs, stream_from_files
 from holdfast.data.tasks import Scenario, Split, Stream, Task
 from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.storage.cache import data_home
 
 __all__ = [
     "STREAMS",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from holdfast import distributed
-from holdfast.losses import IGNORED, Objective
+from holdfast.maths.losses import IGNORED, Objective
 
 BUCKET = 50  # batches sorted together: long enough for little padding, short enough to shuffle well
 LENGTHS = (16, 32, 64, 128, 256)  # where `Batch.by_length` cuts

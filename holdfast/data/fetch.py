@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from holdfast.errors import HoldfastError, did_you_mean
-from holdfast.files import write_bytes
+from holdfast.storage.files import write_bytes
 
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT = 60.0

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.errors import HoldfastError, did_you_mean
-from holdfast.files import digest_of
+from holdfast.storage.files import digest_of
 
 HUB = "hf:"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.equations import Params
 from holdfast.errors import HoldfastError
 from holdfast.heads.drift import relative_drift, ridge_map
 from holdfast.heads.sums import ClassSums, Scatter
-from holdfast.metrics import macro_f1
+from holdfast.maths.equations import Params
+from holdfast.maths.metrics import macro_f1
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences

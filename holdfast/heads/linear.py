@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.equations import Params
+from holdfast.maths.equations import Params
 
 Visible = Literal["seen", "all"]
 

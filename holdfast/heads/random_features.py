@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast.equations import Params
 from holdfast.errors import HoldfastError
 from holdfast.heads.closed import ClosedFormHead, Option, SumsHead, Taught
 from holdfast.heads.discriminant import SLDAHead, Weighting
+from holdfast.maths.equations import Params
 
 WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
 RIDGES = tuple(10.0**j for j in range(-2, 9))

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, write_bytes, write_json
-from holdfast.importance import SequenceKind, SequenceSums
+from holdfast.importance.per_sample import SequenceKind, SequenceSums
 from holdfast.lm.half import quick_half
 from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
-from holdfast.params import Params, trainable
-from holdfast.store import read_tensors, write_tensors
+from holdfast.maths.params import Params, trainable
+from holdfast.storage.files import read_json, write_bytes, write_json
+from holdfast.storage.generations import read_tensors, write_tensors
 
 FILE, CARD, PARTIAL = "importance.safetensors", "card.json", "partial.safetensors"
 EVERY = 20  # sequences between two notes of how far the measurement is

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
-from holdfast.equations import relative_importance
-from holdfast.importance import eval_mode
+from holdfast.importance.per_sample import eval_mode
 from holdfast.lm.finetune import sequence_losses
 from holdfast.lm.text import Sequences, collate
-from holdfast.params import Params, precise
+from holdfast.maths.equations import relative_importance
+from holdfast.maths.params import Params, precise
 
 
 @torch.no_grad()

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from holdfast.errors import HoldfastError
-from holdfast.importance import eval_mode
+from holdfast.importance.per_sample import eval_mode
 from holdfast.lm import sandbox
 from holdfast.lm.half import quick_half
 from holdfast.lm.tasks import Program, code_of, final_number, plain_number
 from holdfast.lm.text import Pair, Sequences, collate
-from holdfast.losses import IGNORED
+from holdfast.maths.losses import IGNORED
 
 Told = Callable[[int, int], None]
 

@@ -16,11 +16,11 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, write_json
 from holdfast.lm.half import quick_half
 from holdfast.lm.protect import Protect
 from holdfast.lm.text import Sequences, collate
-from holdfast.losses import IGNORED
+from holdfast.maths.losses import IGNORED
+from holdfast.storage.files import read_json, write_json
 
 SETTINGS = "finetune.json"
 

@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.importance import SequenceSums
+from holdfast.importance.per_sample import SequenceSums
 from holdfast.lm.artefact import Importance
-from holdfast.params import Params, precise, trainable
+from holdfast.maths.params import Params, precise, trainable
 
 LORA = "lora_B."
 

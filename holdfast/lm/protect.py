@@ -25,9 +25,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 from transformers import TrainerCallback
 
-from holdfast.equations import Strategy
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json, write_json
 from holdfast.lm.artefact import Importance, fingerprint
 from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import carried, matters_now, on_adapters
@@ -35,10 +33,12 @@ from holdfast.lm.loss_form import LossForm
 from holdfast.lm.rounding import Rounding, near
 from holdfast.lm.shards import Total, cut_like, local, plain_name, same_everywhere, sharded, whole
 from holdfast.lm.weighing import CAP, Normalise, check_values, normalised, relatively
-from holdfast.params import precise, restore, snapshot, trainable
-from holdfast.proximal import STRONGEST, has_own_steps, pulled, skipped, step_sizes
+from holdfast.maths.equations import Strategy
+from holdfast.maths.params import precise, restore, snapshot, trainable
 from holdfast.settings import unknown
-from holdfast.store import read_tensors, write_tensors
+from holdfast.steps.proximal import STRONGEST, has_own_steps, pulled, skipped, step_sizes
+from holdfast.storage.files import read_json, write_json
+from holdfast.storage.generations import read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]

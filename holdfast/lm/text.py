@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.data.readers import HUB, hub_parts, whole
 from holdfast.errors import HoldfastError
-from holdfast.losses import IGNORED
+from holdfast.maths.losses import IGNORED
 
 FIELDS = (
     ("prompt", "answer"),

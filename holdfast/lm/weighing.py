@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
 from holdfast.errors import HoldfastError
-from holdfast.params import Params, precise
+from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.maths.params import Params, precise
 
 Normalise = Literal["global", "tensor", "none"]
 CAP = 1e4

@@ -1,9 +1,9 @@
 """METHODS: the only registry. A new method is one file and one line here."""
 
-from holdfast.method import Method
 from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.auto import Auto
+from holdfast.methods.base import Method
 from holdfast.methods.ewc import EWC
 from holdfast.methods.first_slda import FirstSLDA
 from holdfast.methods.klda import KLDA

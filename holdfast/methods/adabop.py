@@ -12,18 +12,20 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast import importance, projection, search
-from holdfast import params as P
-from holdfast.method import Kind
+from holdfast.importance import per_sample as importance
+from holdfast.maths import params as P
+from holdfast.maths.params import Params
+from holdfast.methods import search
+from holdfast.methods.base import Kind
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Regulariser
-from holdfast.params import Params
-from holdfast.projection import Selection
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
+from holdfast.steps import projection
+from holdfast.steps.projection import Selection
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # of (λ_s, λ_l), from the paper's appendix
 EPSILONS = (0.002, 0.004)

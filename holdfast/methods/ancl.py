@@ -7,18 +7,18 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast import search
+from holdfast.methods import search
 from holdfast.methods.consolidating import AnyImportance
 from holdfast.methods.lwf import LwF, Teacher
 from holdfast.methods.quadratic import Quadratic
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Strength
-from holdfast.proximal import Pull
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
+from holdfast.steps.proximal import Pull
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 FIRST = 0.01  # of the λ_a grid
 

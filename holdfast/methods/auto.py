@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.methods.la_slda import LASLDA
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Adapters
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 PROBE = 32  # sentences that tell how fast this machine is
 TRAINING = 3  # a training step takes about as long as three looks

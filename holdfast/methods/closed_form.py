@@ -10,14 +10,14 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import Head, SLDAHead
 from holdfast.heads.discriminant import Weighting
 from holdfast.heads.sums import Scatter
-from holdfast.method import Method
+from holdfast.methods.base import Method
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Adapters
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import Settings, setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast import params as P
-from holdfast.equations import Pooling, pool
-from holdfast.estimators import ESTIMATORS, MAS, Estimator, Importance, Training
-from holdfast.importance import Convention
-from holdfast.method import Kind, Method
-from holdfast.params import Params
+from holdfast.importance.estimators import ESTIMATORS, MAS, Estimator, Importance, Training
+from holdfast.importance.per_sample import Convention
+from holdfast.maths import params as P
+from holdfast.maths.equations import Pooling, pool
+from holdfast.maths.params import Params
+from holdfast.methods.base import Kind, Method
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

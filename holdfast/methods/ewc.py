@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.estimators import Estimator, Fisher
-from holdfast.importance import FisherLabels
+from holdfast.importance.estimators import Estimator, Fisher
+from holdfast.importance.per_sample import FisherLabels
 from holdfast.methods.quadratic import Quadratic
 from holdfast.settings import setting
 

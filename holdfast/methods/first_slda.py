@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.methods.closed_form import ClosedForm, Discriminant
-from holdfast.search import Choice, Decision, Trial, best_rate
+from holdfast.methods.search import Choice, Decision, Trial, best_rate
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

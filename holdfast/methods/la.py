@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from holdfast import search
-from holdfast.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.maths.params import Params, layer_of
+from holdfast.methods import search
 from holdfast.methods.consolidating import AnyImportance
 from holdfast.methods.quadratic import Quadratic
-from holdfast.params import Params, layer_of
-from holdfast.search import Choice, Decision, Trial
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from holdfast import params as P
-from holdfast import search
-from holdfast.equations import relative_importance
+from holdfast.maths import params as P
+from holdfast.maths.equations import relative_importance
+from holdfast.methods import search
 from holdfast.methods.consolidating import AnyImportance
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Regulariser
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from holdfast import params as P
-from holdfast.importance import eval_mode
-from holdfast.losses import distillation
+from holdfast.importance.per_sample import eval_mode
+from holdfast.maths import params as P
+from holdfast.maths.losses import distillation
+from holdfast.maths.params import Params
 from holdfast.methods.strength import Strength
-from holdfast.params import Params
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,18 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast import estimators, search
 from holdfast.errors import HoldfastError
-from holdfast.estimators import Estimator
-from holdfast.importance import Convention
+from holdfast.importance import estimators
+from holdfast.importance.estimators import Estimator
+from holdfast.importance.per_sample import Convention
+from holdfast.methods import search
 from holdfast.methods.quadratic import Quadratic
-from holdfast.search import Choice, Decision, Trial
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from holdfast.data.tasks import Split, Stream, Task
-from holdfast.method import Method
+from holdfast.methods.base import Method
 
 
 @dataclass

@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast import params as P
-from holdfast import proximal, search
-from holdfast.equations import quadratic_penalty
-from holdfast.estimators import Estimator
+from holdfast.importance.estimators import Estimator
+from holdfast.maths import params as P
+from holdfast.maths.equations import quadratic_penalty
+from holdfast.methods import search
 from holdfast.methods.consolidating import Consolidating
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Strength
-from holdfast.proximal import Pull
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting, to_json
+from holdfast.steps import proximal
+from holdfast.steps.proximal import Pull
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 Penalty = Literal["loss", "proximal"]
 

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from torch import Tensor, nn
 
-from holdfast import importance, search
-from holdfast import params as P
-from holdfast.equations import fuse
-from holdfast.losses import decorrelation
-from holdfast.method import Kind
+from holdfast.importance import per_sample as importance
+from holdfast.maths import params as P
+from holdfast.maths.equations import fuse
+from holdfast.maths.losses import decorrelation
+from holdfast.maths.params import Params
+from holdfast.methods import search
+from holdfast.methods.base import Kind
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Regulariser
-from holdfast.params import Params
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 GRID = (1e-5, 1e-6, 1e-7)  # of λ, as its authors suggest
 LIMIT = 2000  # samples after which perturbation importance has seen enough

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast import estimators
-from holdfast import params as P
-from holdfast.equations import Pooling, pool
-from holdfast.method import Kind
+from holdfast.importance import estimators
+from holdfast.maths import params as P
+from holdfast.maths.equations import Pooling, pool
+from holdfast.maths.params import Params
+from holdfast.methods.base import Kind
 from holdfast.methods.quadratic import Quadratic
-from holdfast.params import Params
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast import estimators
-from holdfast.equations import Pooling
-from holdfast.estimators import Estimator
+from holdfast.importance import estimators
+from holdfast.importance.estimators import Estimator
+from holdfast.maths.equations import Pooling
 from holdfast.methods.quadratic import Quadratic
 from holdfast.settings import setting
 

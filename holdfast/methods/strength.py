@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast import search
-from holdfast.method import Method
-from holdfast.search import Choice, Decision, Trial
+from holdfast.methods import search
+from holdfast.methods.base import Method
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
 START = 10.0  # of λ, where no importance says what is strong

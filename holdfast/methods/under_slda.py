@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast import search
+from holdfast.maths.params import Params
+from holdfast.methods import search
 from holdfast.methods.closed_form import ClosedForm, Discriminant
 from holdfast.methods.quadratic import Penalty, Quadratic
-from holdfast.params import Params
-from holdfast.search import Choice, Decision, Trial
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.settings import setting
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 STILL = 2  # of the points of λ: as a proximal step 100/(lr max α) moves no feature by a thousandth
 

@@ -11,19 +11,21 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
-from holdfast import distributed, optim, search
-from holdfast import params as P
-from holdfast.method import Kind
+from holdfast import distributed
+from holdfast.maths import params as P
+from holdfast.maths.params import Params
+from holdfast.methods import search
+from holdfast.methods.base import Kind
+from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.methods.strength import Regulariser
-from holdfast.optim import Maximum, Scaling
-from holdfast.params import Params
-from holdfast.search import Choice, Decision, Trial
 from holdfast.settings import Settings, setting
+from holdfast.steps import upgd as optim
+from holdfast.steps.upgd import Maximum, Scaling
 
 if TYPE_CHECKING:
     from holdfast.data.batches import Batch
     from holdfast.data.tasks import Task
-    from holdfast.learner import Learner
+    from holdfast.learning.learner import Learner
 
 
 @dataclass

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
-from holdfast.equations import Params
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
-from holdfast.losses import Objective
+from holdfast.maths.equations import Params
+from holdfast.maths.losses import Objective
 from holdfast.models.adapters import Adapter
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from holdfast.cache import cache_dir
 from holdfast.errors import HoldfastError, did_you_mean
-from holdfast.files import digest_of
+from holdfast.storage.cache import cache_dir
+from holdfast.storage.files import digest_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.methods import METHODS
-from holdfast.report import published
 from holdfast.report.means import mean_of, values
 from holdfast.report.runs import Run, Section
+from holdfast.studies import published
 
 PALETTE = (
     "#0f8a72",

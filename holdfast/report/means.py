@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
-from holdfast.display import percent
+from holdfast.app.display import percent
 from holdfast.report.runs import Run, Section
 from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked

@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 from plotly.offline import get_plotlyjs
 
-from holdfast.files import write_text
 from holdfast.report import figures as draw
 from holdfast.report.figures import Figure
 from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Table, html
+from holdfast.storage.files import write_text
 
 SPREADS = 12  # runs whose relative importance is drawn in a section, while the page has room
 ROOM = 6_000_000  # bytes of a page for such figures and for search traces; the records have all of them

@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast import metrics
 from holdfast.bench.records import WRONG, NotARecord, check_record, spec_of
 from holdfast.bench.spec import Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
-from holdfast.files import read_json
+from holdfast.maths import metrics
 from holdfast.methods import METHODS
 from holdfast.methods.strength import THRESHOLDS
+from holdfast.storage.files import read_json
 
 Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.files import write_text
 from holdfast.report.page import write_page
 from holdfast.report.runs import Section, load_sections
 from holdfast.report.tables import Table, as_csv, latex, markdown
-from holdfast.report.views import tables_of
+from holdfast.storage.files import write_text
+from holdfast.studies.views import tables_of
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from records_by_hand import matrix, record_of
 from rich.console import Console
 from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 
+from holdfast.app.board import Board, LiveBoard, name_of
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
-from holdfast.bench.board import Board, LiveBoard, name_of
 from holdfast.bench.engine import Engine, Local, Report, Seat, seats
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job, events_of, working

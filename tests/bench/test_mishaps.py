@@ -24,13 +24,13 @@ from test_bench import Quiet, files, importable, suite_of  # noqa: F401
 from test_run import Killed, Killer, installed, spec, told  # noqa: F401
 from test_suite_records import Scripted
 
+from holdfast.app.board import Board
 from holdfast.bench import run
 from holdfast.bench.bench import bench
-from holdfast.bench.board import Board
 from holdfast.bench.engine import Local
 from holdfast.bench.suite import Suite
 from holdfast.errors import HoldfastError
-from holdfast.progress import Progress
+from holdfast.events import Progress
 
 
 class Heard(Progress):
@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_counts_what_it_had_done(
     files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, ticks = spec(files, one_layer, "mas"), itertools.count(step=1000.0)
-    monkeypatch.setattr("holdfast.learner.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("holdfast.learning.learner.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     with pytest.raises(Killed):
         run(asked, tmp_path, progress=Killer(12))
     monkeypatch.undo()
@@ -207,7 +207,7 @@ def test_ctrl_c_ends_a_suite_and_its_workers(files: Path, one_layer: str, tmp_pa
         f"streams = [{json.dumps(str(files))}]\nmethods = ['la', 'mas']\nmodel = {json.dumps(one_layer)}\n"
         "set = { epochs = 200, patience = 200 }\n"
     )
-    asked = [sys.executable, "-m", "holdfast.cli", "bench", str(suite), "--out", str(tmp_path / "out")]
+    asked = [sys.executable, "-m", "holdfast.app.main", "bench", str(suite), "--out", str(tmp_path / "out")]
     with subprocess.Popen(
         [*asked, "--jobs", "2"],
         cwd=ROOT,

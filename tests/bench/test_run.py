@@ -22,8 +22,8 @@ from holdfast.bench import Spec, run
 from holdfast.bench.run import data_of
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
-from holdfast.metrics import macro_f1
-from holdfast.progress import Progress
+from holdfast.events import Progress
+from holdfast.maths.metrics import macro_f1
 
 SETTINGS = [
     "batch_size=8",
@@ -254,7 +254,7 @@ def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_
 def command(files: Path, model: str, out: Path, method: str) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     return [
-        *(sys.executable, "-m", "holdfast.cli", "run", "--method", method, "--stream", str(files)),
+        *(sys.executable, "-m", "holdfast.app.main", "run", "--method", method, "--stream", str(files)),
         *("--model", model, "--out", str(out), *settings),
     ]
 
@@ -333,7 +333,7 @@ def test_a_state_of_another_version_is_one_line(
     def unheard_of(*_: Any) -> None:
         raise KeyError("trace")
 
-    monkeypatch.setattr("holdfast.learner.Learner.load_state", unheard_of)
+    monkeypatch.setattr("holdfast.learning.learner.Learner.load_state", unheard_of)
     with pytest.raises(HoldfastError, match=r"another version began.*delete .*trials"):
         run(asked, out)
 

@@ -13,14 +13,14 @@ from rich.console import Console
 from test_bench import SETTINGS, Quiet, files, importable, records, suite_of, whole  # noqa: F401
 from test_run import installed  # noqa: F401
 
+from holdfast.app.board import Board
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
-from holdfast.bench.board import Board
 from holdfast.bench.engine import Engine, Local, Report
 from holdfast.bench.run import run
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
-from holdfast.files import shared
+from holdfast.storage.files import shared
 
 
 class Scripted(Engine):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from test_run import files, installed, spec, told  # noqa: F401
 
+from holdfast.app.display import Lines
 from holdfast.bench import run
 from holdfast.bench.tracking import TRACKERS, Tracked, check_tracker
-from holdfast.display import Lines
 from holdfast.errors import HoldfastError
-from holdfast.progress import Progress
+from holdfast.events import Progress
 
 
 def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_path: Path) -> None:  # noqa: F811

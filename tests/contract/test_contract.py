@@ -25,14 +25,14 @@ from conftest import (
     weights_of,
 )
 
-from holdfast import params as P
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split, Stream
-from holdfast.learner import Learner
+from holdfast.events import Progress
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.metrics import forgetting
 from holdfast.methods import METHODS
-from holdfast.metrics import forgetting
 from holdfast.models import Classifier
-from holdfast.progress import Progress
 
 # One method of each kind, trained by gradient and in closed form; the others run with the slow tests, so that
 # the quick ones stay quick.

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT, TESTS, assert_same_bits
 from test_contract import every_method, taught
 
-from holdfast.store import Store
+from holdfast.storage.generations import Store
 
 # 3 ---- a fresh process goes on ------------------------------------------------------------------------
 
@@ -22,7 +22,7 @@ sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
 from conftest import class_stream, make_learner, make_method, small
-from holdfast.store import Store
+from holdfast.storage.generations import Store
 for name in map(str.strip, sys.stdin):
     home, stream = Path({home!r}) / name, class_stream()
     learner = make_learner({model!r}, make_method(name), stream, small(epochs=2))

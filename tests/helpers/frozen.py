@@ -19,7 +19,7 @@ from holdfast import METHODS, Learner
 from holdfast.bench.spec import Spec
 from holdfast.lm import Importance
 from holdfast.report import write_report
-from holdfast.report.lm import write_study
+from holdfast.studies.lm_report import write_study
 
 HERE = Path(__file__).parents[1] / "frozen"
 RESULTS = Path(__file__).parents[2] / "results"

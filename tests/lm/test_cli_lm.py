@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tiny import pairs, saved
 
-from holdfast import cli
+from holdfast.app import main as cli
 
 
 def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -20,7 +20,7 @@ from holdfast.lm import Importance, Protect, clipping, protect
 from holdfast.lm.artefact import Card
 from holdfast.lm.text import collate
 from holdfast.lm.weighing import normalised, relatively
-from holdfast.proximal import pulled
+from holdfast.steps.proximal import pulled
 
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda params: torch.optim.AdamW(params, lr=1e-2, weight_decay=0.0),

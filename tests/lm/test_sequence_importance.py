@@ -9,10 +9,10 @@ import torch
 from tiny import llama, sequences
 
 from holdfast.errors import HoldfastError
-from holdfast.importance import sequence_fisher, sequence_mas
+from holdfast.importance.per_sample import sequence_fisher, sequence_mas
 from holdfast.lm.artefact import Importance, fingerprint, measure, read_card
 from holdfast.lm.text import collate
-from holdfast.losses import IGNORED
+from holdfast.maths.losses import IGNORED
 
 
 def naive(model: torch.nn.Module, data, squared: bool = False) -> dict[str, torch.Tensor]:

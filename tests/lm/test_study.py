@@ -12,12 +12,12 @@ import pytest
 import torch
 from tiny import llama, pairs, tokenizer
 
-from holdfast.files import Busy
-from holdfast.lm import study as module
-from holdfast.lm.plan import FINE, RATES, Trial, follow, study
-from holdfast.lm.study import COLLAPSED, Ability, Size, Study, correlation, records_of
 from holdfast.lm.text import encode
-from holdfast.report.lm import Found, compared, frontier, strengths, write_study
+from holdfast.storage.files import Busy
+from holdfast.studies import lm_study as module
+from holdfast.studies.lm_plan import FINE, RATES, Trial, follow, study
+from holdfast.studies.lm_report import Found, compared, frontier, strengths, write_study
+from holdfast.studies.lm_study import COLLAPSED, Ability, Size, Study, correlation, records_of
 
 SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
 

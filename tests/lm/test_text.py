@@ -17,7 +17,7 @@ from holdfast.lm import embedded, tasks
 from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.text import Pair, collate, encode, read_pairs
-from holdfast.losses import IGNORED
+from holdfast.maths.losses import IGNORED
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(

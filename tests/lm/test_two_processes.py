@@ -194,7 +194,7 @@ def test_protection(script: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_command_under_a_launcher(tmp_path: Path) -> None:
-    """As `accelerate launch -m holdfast.cli lm finetune` starts it: one model is left, and it was trained."""
+    """As `accelerate launch -m holdfast.app.main lm finetune` does: one model is left, and it was trained."""
     model, data = saved(tmp_path / "tiny"), tmp_path / "new.jsonl"
     data.write_text("\n".join(json.dumps({"prompt": p.prompt, "answer": p.answer}) for p in pairs(12, 3)))
     measure(llama(), sequences(6, seed=5), name="tiny", data="words").save(tmp_path / "imp")
@@ -210,7 +210,7 @@ def test_the_command_under_a_launcher(tmp_path: Path) -> None:
         "--threads",
         "1",
     ]
-    call = ["-m", "holdfast.cli", "lm", "finetune", "--model", str(model), "--data", str(data), *how]
+    call = ["-m", "holdfast.app.main", "lm", "finetune", "--model", str(model), "--data", str(data), *how]
     first, second = together([*call, "--out", str(tmp_path / "tuned")], {})
     assert "model: " in first
     assert "model: " not in second

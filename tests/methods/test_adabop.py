@@ -12,12 +12,12 @@ from conftest import assert_same_bits, class_stream, make_learner, small, weight
 from test_mas import LR, distance
 from torch import Tensor, nn
 
-from holdfast import params as P
 from holdfast.data.tasks import Stream
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
-from holdfast.params import Params
 
 HELD = {"lr", "lam_s", "lam_l", "eps"}
 

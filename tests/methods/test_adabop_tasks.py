@@ -12,12 +12,12 @@ from conftest import assert_same_bits, make_learner, small, weights_of
 from test_adabop import HELD, adabop_learner, gradients_by_hand, matrix, moments_by_hand, shaken
 from test_mas import distance
 
-from holdfast import params as P
 from holdfast.data.tasks import Split, Stream, Task
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
-from holdfast.params import Params
 
 # ---- what survives a task -----------------------------------------------------------------------------
 
@@ -50,7 +50,7 @@ def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
 
 def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch):
     """From trial files alone: nothing is trained again, yet gradients and moments are there."""
-    import holdfast.learner as module
+    import holdfast.learning.learner as module
 
     settings = small(rates=(1e-2, 3e-3), epochs=1)
     learners, lessons = [], []
@@ -286,7 +286,7 @@ def test_the_best_point_is_adopted(one_layer, classes):
 
 
 def test_the_gradients_are_measured_once_for_all_trials(one_layer, classes, monkeypatch):
-    from holdfast import importance
+    from holdfast.importance import per_sample as importance
 
     calls = []
     original = importance.mean_gradients

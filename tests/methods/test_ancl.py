@@ -23,14 +23,14 @@ from test_lwf import (
 from test_mas import LR, distance, dry_learner
 from torch import Tensor, nn
 
-from holdfast import params as P
-from holdfast.equations import quadratic_penalty
-from holdfast.losses import distillation
+from holdfast.maths import params as P
+from holdfast.maths.equations import quadratic_penalty
+from holdfast.maths.losses import distillation
 from holdfast.methods import METHODS
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.lwf import Teacher
 from holdfast.models.classifier import Output
-from holdfast.proximal import Pull, pull_after_step
+from holdfast.steps.proximal import Pull, pull_after_step
 
 pytestmark = (
     pytest.mark.slow

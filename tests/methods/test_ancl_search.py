@@ -15,12 +15,12 @@ from test_lwf import STREAMS, second_task
 from test_lwf_teacher import pupil, searched
 from test_mas import distance
 
-import holdfast.learner
-from holdfast import params as P
-from holdfast.learner import Learner
+import holdfast.learning.learner
+from holdfast.learning.learner import Learner
+from holdfast.learning.passes import added
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
-from holdfast.passes import added
 
 pytestmark = (
     pytest.mark.slow
@@ -79,13 +79,13 @@ def test_the_first_task_has_no_auxiliary_network(one_layer, classes, name):
 def trainings(monkeypatch):
     """(lr, λ, λ_a) of every training that really takes place."""
     made: list[tuple[float, float, float]] = []
-    fit = holdfast.learner.fit
+    fit = holdfast.learning.learner.fit
 
     def watched(model: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
         made.append((method.lr, method.lam, method.lam_a))
         return fit(model, method, *args, **kwargs)
 
-    monkeypatch.setattr(holdfast.learner, "fit", watched)
+    monkeypatch.setattr(holdfast.learning.learner, "fit", watched)
     return made
 
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 from conftest import assert_same_bits, class_stream, domain_stream, lopsided, make_learner, small
 
-import holdfast.learner as learning
-from holdfast import importance, state
-from holdfast import params as P
+import holdfast.learning.learner as learning
 from holdfast.errors import HoldfastError
 from holdfast.heads import SLDAHead, Taught
 from holdfast.heads.drift import ridge_map
+from holdfast.importance import per_sample as importance
+from holdfast.learning import directory as state
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.search import Decision, rounded
+from holdfast.methods.search import Decision, rounded
 from holdfast.settings import parse
 
 TEXTS = [text for stream in (class_stream(), domain_stream()) for task in stream for text in task.test.texts]

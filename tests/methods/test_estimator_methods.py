@@ -10,11 +10,11 @@ import torch
 from conftest import domain_stream, make_learner, small
 from test_mas import LR, distance, dry_learner
 
-from holdfast import estimators
-from holdfast import params as P
 from holdfast.data.tasks import Stream
-from holdfast.learner import Learner
-from holdfast.lesson import Lesson
+from holdfast.importance import estimators
+from holdfast.learning.learner import Learner
+from holdfast.learning.lesson import Lesson
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
 pytestmark = pytest.mark.slow  # together they take half a minute

@@ -10,7 +10,7 @@ import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
 from test_estimator_methods import SHORT, few, kept
 
-from holdfast import params as P
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
 pytestmark = pytest.mark.slow  # together they take half a minute
@@ -63,7 +63,7 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
     def trained(losses: list[float]) -> Any:
         learner.settings = small(epochs=len(losses) - 1, batch_size=4, patience=4)
         made_up = iter(losses)
-        monkeypatch.setattr("holdfast.fit._valid_loss", lambda *args: next(made_up))
+        monkeypatch.setattr("holdfast.learning.fit._valid_loss", lambda *args: next(made_up))
         return learner.trial(stream.tasks[1], {"lr": 1e-2, "lam": 5.0})
 
     monkeypatch.setattr(METHODS[name], "load_state_dict", watched)

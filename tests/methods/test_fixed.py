@@ -9,9 +9,8 @@ import pytest
 import torch
 from conftest import class_stream, make_learner, small
 
-from holdfast import search
 from holdfast.errors import HoldfastError
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, search
 
 
 def learnt(model: str, name: str, fixed: dict[str, Any], **settings: Any) -> tuple[Any, list[Any]]:

@@ -12,13 +12,13 @@ import torch
 from conftest import class_stream, domain_stream, make_learner, small, weights_of
 from torch import nn
 
-from holdfast import params as P
 from holdfast.data.tasks import Split, Stream
-from holdfast.estimators import ESTIMATORS
-from holdfast.learner import Learner
-from holdfast.lesson import Lesson
-from holdfast.method import Method
+from holdfast.importance.estimators import ESTIMATORS
+from holdfast.learning.learner import Learner
+from holdfast.learning.lesson import Lesson
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
+from holdfast.methods.base import Method
 from holdfast.methods.closed_form import ClosedForm
 from holdfast.models import Classifier
 

@@ -10,8 +10,8 @@ import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
 from test_mas import LR, distance, dry_learner, naive_training
 
-from holdfast import params as P
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.la import LA
 
@@ -267,7 +267,7 @@ def test_fixed_down_and_up_make_one_main_training(one_layer, classes, down):
 
 def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -> list[tuple[float, bool]]:
     """(lambda, modulated?) of every training of a task whose choice names no lambda_down."""
-    import holdfast.learner as module
+    import holdfast.learning.learner as module
 
     seen: list[tuple[float, bool]] = []
     original = module.fit

@@ -20,11 +20,11 @@ from test_estimator_methods import (
 from test_la import naive_alpha, naive_importance
 from test_mas import LR, distance, dry_learner
 
-from holdfast import equations
-from holdfast import params as P
 from holdfast.data.tasks import Stream
-from holdfast.estimators import ESTIMATORS, Training
-from holdfast.learner import Learner
+from holdfast.importance.estimators import ESTIMATORS, Training
+from holdfast.learning.learner import Learner
+from holdfast.maths import equations
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
 pytestmark = pytest.mark.slow  # together they take half a minute

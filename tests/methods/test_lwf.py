@@ -13,10 +13,10 @@ from conftest import assert_same_bits, class_stream, domain_stream, make_learner
 from test_mas import LR, distance, dry_learner
 from torch import Tensor, nn
 
-from holdfast import params as P
 from holdfast.data.batches import Batch
-from holdfast.learner import Learner
-from holdfast.losses import IGNORED, Objective, distillation
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.losses import IGNORED, Objective, distillation
 from holdfast.methods.lwf import LwF, Teacher
 from holdfast.models.classifier import Output
 

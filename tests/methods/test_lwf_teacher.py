@@ -15,8 +15,8 @@ from test_mas import distance
 from test_search import drive
 from torch import Tensor, nn
 
-from holdfast import params as P
 from holdfast.data.batches import Batch
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.lwf import LwF, Teacher
 from holdfast.models.classifier import Output

@@ -10,10 +10,10 @@ import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
 from torch import Tensor
 
-from holdfast import params as P
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.proximal import Pull, pulled
+from holdfast.steps.proximal import Pull, pulled
 
 LR = 1e-3
 

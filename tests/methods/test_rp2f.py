@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from holdfast import importance
 from holdfast.data.batches import Batch, Examples
-from holdfast.equations import fuse
 from holdfast.heads import LinearHead
-from holdfast.losses import decorrelation
+from holdfast.importance import per_sample as importance
+from holdfast.maths.equations import fuse
+from holdfast.maths.losses import decorrelation
 from holdfast.models.classifier import Classifier, Output
 
 F64 = torch.float64

@@ -11,11 +11,11 @@ from conftest import assert_same_bits, make_learner, small, weights_of
 from test_rp2f import HEAD, naive_decorrelation
 from test_rp2f_training import distance
 
-from holdfast import importance
-from holdfast import params as P
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Stream
-from holdfast.learner import Learner
+from holdfast.importance import per_sample as importance
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
 # ---- the learner runs free ----------------------------------------------------------------------------

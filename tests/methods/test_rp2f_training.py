@@ -10,10 +10,10 @@ from conftest import assert_same_bits, lopsided, make_learner, small
 from test_rp2f import F64, naive_decorrelation
 from torch import Tensor
 
-from holdfast import params as P
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Stream
-from holdfast.learner import Learner
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.models.classifier import Output
 

@@ -9,7 +9,7 @@ import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
 from test_mas import LR, distance, dry_learner, naive_training
 
-from holdfast import params as P
+from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
 

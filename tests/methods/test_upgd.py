@@ -11,10 +11,10 @@ from conftest import assert_same_bits, lopsided, make_learner, small, weights_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from holdfast import params as P
 from holdfast.data.batches import Batch
-from holdfast.learner import Learner
-from holdfast.losses import Objective
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.losses import Objective
 from holdfast.methods import METHODS
 
 LR, SIGMA, DECAY, BETA = 0.05, 0.03, 0.01, 0.9
@@ -296,7 +296,7 @@ def test_trials_do_not_leak_into_the_memory(tiny_bert, classes):
 
 def test_the_best_epoch_brings_its_utility_back(tiny_bert, classes, monkeypatch):
     losses = iter([1.0, 0.5, 0.9, 0.8])
-    monkeypatch.setattr("holdfast.fit._valid_loss", lambda *_: next(losses))
+    monkeypatch.setattr("holdfast.learning.fit._valid_loss", lambda *_: next(losses))
     learner = make_learner(tiny_bert, upgd(), classes, small(epochs=3), fixed={"lr"})
     method = learner.method
     seen: list[tuple[dict[str, Any], P.Params]] = []

@@ -11,12 +11,12 @@ from conftest import assert_same_bits, make_learner, small, weights_of
 from test_upgd import HEAD, LR, Naive, distance, dry_learner, upgd
 from torch import Tensor
 
-from holdfast import optim
-from holdfast import params as P
 from holdfast.data.batches import Batch
-from holdfast.learner import Learner
-from holdfast.losses import Objective
-from holdfast.method import Method
+from holdfast.learning.learner import Learner
+from holdfast.maths import params as P
+from holdfast.maths.losses import Objective
+from holdfast.methods.base import Method
+from holdfast.steps import upgd as optim
 
 # ---- curvature ----------------------------------------------------------------------------------------
 

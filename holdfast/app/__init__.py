@@ -1,0 +1,1 @@
+"""The command line, and progress on screen."""

@@ -1,0 +1,81 @@
+"""docs/methods.md, written from the classes themselves."""
+
+from __future__ import annotations
+
+import inspect
+
+from holdfast.methods import METHODS
+from holdfast.methods.base import FACT, Method
+from holdfast.settings import PRESETS, Settings, fields_of, preset
+
+HEAD = """# The methods
+
+Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps them equal.
+
+z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
+early stopping. "Keeps" is what survives a task beside the weights; it may grow with the labels, never with
+the number of tasks. In the methods with `slda` z are sentence vectors, d of them, and Z their matrix.
+"""
+
+COSTS = """## Passes over the data
+
+Two tasks of b1 and b2 batches, the chosen trainings only (the search apart, validation not counted). A pass
+is a forward through a batch, with or without a backward; the first column is the paper's formula (its table
+"Computation cost"), or the like of it for a method it does not have. `tests/test_cost.py` counts both columns
+in real runs; a record has the counts in `passes.chosen`.
+
+| method | two tasks | beyond the paper |
+|---|---|---|
+"""
+
+
+SETTINGS = """## Fields of every run
+
+What `--set` takes beside the hyper-parameters of a method. `learn` takes those about training, in the
+preset `small` on all of its data.
+
+| field | full | small | quick | what |
+|---|---|---|---|---|
+"""
+
+
+def methods_page() -> str:
+    """The whole page."""
+    costs = {name: method.facts() for name, method in METHODS.items()}
+    rows = [f"| `{name}` | {cost['Two tasks']} | {cost['Extras']} |" for name, cost in costs.items()]
+    entries = "\n".join(_entry(name, method) for name, method in METHODS.items())
+    return f"{HEAD}\n{entries}\n{COSTS}" + "\n".join(rows) + f"\n\n{SETTINGS}{_settings()}\n"
+
+
+def _settings() -> str:
+    """The fields that belong to no method, as the presets have them."""
+    known = {name: preset(name) for name in PRESETS}
+    return "\n".join(
+        f"| `{field.name}` | "
+        + " | ".join(_default(getattr(one, field.name)) for one in known.values())
+        + f" | {field.metadata['help']} |"
+        for field in fields_of(Settings).values()
+    )
+
+
+def _entry(name: str, method: type[Method]) -> str:
+    told = method.facts()
+    what = FACT.sub("", inspect.cleandoc(method.__doc__ or "")).strip()
+    lines = [f"## {name}", "", what, "", f"    {told['Equation']}", ""]
+    facts = {
+        "Paper": told["Paper"],
+        "Cost of a later task": told["Cost"],
+        "Keeps": told["Keeps"],
+        **{f"Cannot, {scenario}": words for scenario, words in method.cannot.items()},
+    }
+    if method.reduces_to_seq is not True:
+        facts["Not equal to `seq` when switched off"] = str(method.reduces_to_seq)
+    lines += [f"- {title}: {text}" for title, text in facts.items()]
+    lines += ["", "| hyper-parameter | default | what |", "|---|---|---|"]
+    for field in method.hyper_parameters().values():
+        lines.append(f"| `{field.name}` | {_default(field.default)} | {field.metadata['help']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _default(value: object) -> str:
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,69 @@
+"""What a learner's directory holds, for people."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.learning.directory import origin_of
+from holdfast.maths.params import layer_of
+from holdfast.storage.generations import Store
+
+Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), relative importance if known
+
+
+def held_fast(path: Path) -> Held:
+    """The mean importance of each layer for what was learnt, and ρ of the latest lesson that measured it."""
+    tensors, meta = Store(path).load()
+    origin_of(meta, path)
+    sums: dict[str, list[float]] = {}
+    for name, value in tensors.get("alpha", {}).items():
+        total = sums.setdefault(layer_of(name), [0.0, 0.0])
+        total[0] += float(value.sum())
+        total[1] += value.numel()
+    means = {layer: total / count for layer, (total, count) in sums.items() if count}
+    largest = max(means.values(), default=0.0) or 1.0
+    measured = [entry["rho"] for entry in meta["learner"]["history"] if entry.get("rho")]
+    rho = measured[-1] if measured else {}
+    return {layer: (mean / largest, rho.get(layer)) for layer, mean in sorted(means.items())}
+
+
+def print_state(console: Console, path: Path, held: Held) -> None:
+    """Labels, lessons, sizes and generations."""
+    store, meta = Store(path), Store(path).meta()
+    origin, learner = origin_of(meta, path), meta["learner"]
+    console.print(
+        f"[bold]{escape(str(path))}[/bold]: method {origin.method} on {escape(origin.model)}, "
+        f"{len(learner['seen'])} labels, {learner['tasks_seen']} lessons",
+        soft_wrap=True,
+        highlight=False,
+    )
+    lessons = Table("lesson", "sentences", "labels", "new", "valid F1", "drift", "chose", box=None)
+    for entry in learner["history"]:
+        lessons.add_row(
+            escape(entry["task"]),
+            *(str(entry[name]) for name in ("sentences", "labels", "new")),
+            "-" if entry["score"] is None else f"{100 * entry['score']:.1f}",
+            "-" if entry["drift"] is None else f"{entry['drift']:.3f}",
+            escape(f"{entry['chose']}: {entry['why']}") if "chose" in entry else "-",
+        )
+    console.print(lessons)
+    console.print("labels: " + escape(", ".join(learner["seen"])), soft_wrap=True, highlight=False)
+    sizes = Table("generation", "MB", "", box=None)
+    for number in store.generations:
+        with suppress(OSError):  # a writer may be dropping it
+            size = sum(file.stat().st_size for file in store.path(number).glob("*"))
+            sizes.add_row(str(number), f"{size / 2**20:.1f}", "current" if number == store.current else "")
+    console.print(sizes)
+    if not held:
+        console.print(
+            "the weights hold fast to nothing: the encoder is as it came, what was learnt is in the head"
+        )
+    for layer, (share, rho) in held.items():
+        bar = "█" * round(30 * share)
+        relative = "" if rho is None else f"  ρ {rho:.2f}"
+        console.print(f"{layer:>10} {bar:<30} {share:.2f}{relative}", highlight=False)

@@ -1,0 +1,311 @@
+"""The everyday jobs behind the commands: teach a file, answer for texts, test on a file."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import queue
+import shutil
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+from holdfast.data.readers import Rows, read_pairs, stem, whole
+from holdfast.data.tasks import Split, Task
+from holdfast.errors import HoldfastError
+from holdfast.events import Progress
+from holdfast.learning import directory as state
+from holdfast.learning.learner import Learner
+from holdfast.learning.lesson import Lesson
+from holdfast.maths.metrics import macro_f1
+from holdfast.storage.generations import Store
+
+Format = Literal["text", "jsonl", "csv"]
+UNKNOWN = "(unknown)"
+CHUNK = 4096  # sentences of a file that are answered at a time
+
+
+# ---- learning -----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Learnt:
+    """What a lesson from a file came to."""
+
+    learner: Learner
+    lesson: Lesson
+    generation: int
+    new: list[str]
+    more: list[str]
+
+
+def learn(
+    path: Path,
+    source: str,
+    *,
+    method: str | None = None,
+    model: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    generations: int | None = None,
+    seconds: float | None = None,
+    progress: Progress | None = None,
+    hyper_parameters: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Learnt:
+    """Teach a file to the learner in a directory (a new one, if there is none) and commit a generation."""
+    rows = read_pairs(source, text_column=text_column, label_column=label_column)
+    with state.working_in(path):
+        learner = _opened(path, method, model, hyper_parameters or {}, settings or {})
+        learner.progress = progress or Progress()
+        learner.work_in(path / ".trials")
+        if generations is not None:
+            learner.origin.keep = generations
+        usual = getattr(learner.method, "seconds", None)
+        if seconds is not None:
+            if usual is None:
+                raise HoldfastError(
+                    f"--budget is for auto; {learner.origin.method} searches as long as it must"
+                )
+            learner.method.set(seconds=seconds)
+        known = set(learner.classes_)
+        mark = _mark(rows)
+        for oddity in (*oddities(rows, learner.classes_), *_known_already(learner, mark)):
+            learner.progress.note(f"note: {oddity}")
+        if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
+            most = learner.settings.max_length
+            learner.progress.note(
+                f"note: of {cut} texts only the first {most} tokens are read; --set max_length=N may change "
+                "that in a new directory"
+            )
+        lesson = _taught(learner, source, rows)
+        learner.history[-1]["rows"] = mark
+        if seconds is not None:
+            learner.method.set(seconds=usual)  # it was meant for this file
+        generation = state.commit(learner, path)
+        shutil.rmtree(path / ".trials", ignore_errors=True)
+    labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
+    new = [label for label in labels if label not in known]
+    return Learnt(learner, lesson, generation, new, [label for label in labels if label in known])
+
+
+def _mark(rows: Rows) -> str:
+    """A hash of a file's rows, by which they are known again; no text can be read from it."""
+    return hashlib.sha256(repr(sorted(rows, key=repr)).encode()).hexdigest()[:16]
+
+
+def _known_already(learner: Learner, mark: str) -> list[str]:
+    """Whether the same rows have been learnt before."""
+    times = sum(entry.get("rows") == mark for entry in learner.history)
+    told = (
+        f"these very rows were learnt before ({times} times); they count again, and their score says little"
+    )
+    return [told] if times else []
+
+
+def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
+    """One lesson from a file's rows: split as they say, or with some held out and then learnt as well."""
+    if rows[0].split is None:
+        return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
+    parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
+    if not len(parts["train"]):
+        raise HoldfastError(f"{source}: no 'train' rows in the split column; mark some, or drop the column")
+    taught = {*parts["train"].labels, *learner.classes_}
+    if unseen := sorted(set(parts["valid"].labels) - taught):
+        raise HoldfastError(f"{source}: label {unseen[0]!r} is in the 'valid' rows but never in 'train'")
+    return learner.learn(Task(stem(source), **parts, test=Split((), ())))
+
+
+def _opened(
+    path: Path,
+    method: str | None,
+    model: str | None,
+    hyper_parameters: dict[str, Any],
+    settings: dict[str, Any],
+) -> Learner:
+    """The learner of a directory, or a new one; what was chosen at its beginning cannot be changed later."""
+    if Store(path).current is None:
+        training = replace(state.EVERYDAY, **settings)
+        return state.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
+    only_for_new(path, [*hyper_parameters, *settings])
+    learner = state.load(path)
+    for name, asked, has in (
+        ("method", method, learner.origin.method),
+        ("model", model and state.named(model), learner.origin.model),
+    ):
+        if asked is not None and asked != has:
+            raise HoldfastError(
+                f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
+            )
+    return learner
+
+
+def only_for_new(path: Path, names: Iterable[str]) -> None:
+    """Refuse settings of a directory that was begun without them."""
+    if Store(path).current is not None and (given := sorted(names)):
+        raise HoldfastError(
+            f"{path} was begun already: --set {given[0]} can only be given to a new directory"
+        )
+
+
+def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
+    """What a user should hear about a file: repeated rows, texts with two labels, labels that look alike."""
+    found = []
+    pairs = Counter((row.text, row.label) for row in rows)
+    if repeated := sum(count - 1 for count in pairs.values()):
+        found.append(f"{repeated} rows repeat another one; they count as often as they occur")
+    labels: defaultdict[str, set[str]] = defaultdict(set)
+    for text, label in pairs:
+        labels[text].add(label)
+    if torn := {text: own for text, own in labels.items() if len(own) > 1}:
+        text, own = next(iter(torn.items()))
+        found.append(
+            f"{len(torn)} texts have more than one label, such as {_short(text)!r}: {', '.join(sorted(own))}"
+        )
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for label in (*known, *(row.label for row in rows)):
+        alike[" ".join(label.split()).casefold()].add(label)
+    for own in alike.values():
+        if len(own) > 1:
+            spelt = " and ".join(repr(label) for label in sorted(own))
+            found.append(
+                f"labels {spelt} differ only by case or spaces, and are {len(own)} labels; is that meant?"
+            )
+    return found
+
+
+def forget_label(path: Path, label: str, *, generations: int | None = None) -> tuple[int, str]:
+    """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
+    with state.working_in(path, new=False):
+        learner = state.load(path)
+        traces = learner.forget(label)
+        shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
+        return state.commit(learner, path, keep=generations), traces
+
+
+# ---- answering ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    """What a learner says about one text."""
+
+    text: str
+    label: str | None
+    """None where the input is like nothing that was learnt."""
+    probability: float
+    top: list[tuple[str, float]]
+
+
+def answers(
+    learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
+) -> list[Answer]:
+    """Labels and probabilities; with `reject`, inputs further out than that share of known ones have none."""
+    if not len(texts):
+        return []
+    for number, text in enumerate(texts, start=1):
+        if not whole(text):
+            raise HoldfastError(f"text {number} holds half a character; save it as plain UTF-8 text")
+    classes, features = learner.classes_, learner.model.embed(texts)
+    far = [False] * len(texts) if reject is None else learner.far_out(features, reject)
+    likely = learner.probabilities(features)
+    best, places = likely.topk(min(max(top, 1), len(classes)), dim=1)
+    found = []
+    for text, away, values, order in zip(texts, far, best.tolist(), places.tolist(), strict=True):
+        ranked = [(classes[i], value) for i, value in zip(order, values, strict=True)]
+        found.append(Answer(text, None if away else ranked[0][0], ranked[0][1], ranked))
+    return found
+
+
+def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> Iterator[str]:
+    """Answers as lines: tab-separated for people, JSONL or CSV for programs."""
+    if style == "csv" and header:
+        yield "text,label,probability"
+    for answer in found:
+        label = UNKNOWN if answer.label is None else answer.label
+        if style == "jsonl":
+            top = [{"label": name, "probability": round(value, 6)} for name, value in answer.top]
+            record = {"text": answer.text, "label": answer.label, "probability": round(answer.probability, 6)}
+            yield json.dumps(record | ({"top": top} if len(top) > 1 else {}), ensure_ascii=False)
+        elif style == "csv":
+            line = io.StringIO()  # the writer quotes a line break only if it may end a line itself
+            csv.writer(line).writerow([answer.text, label, f"{answer.probability:.6f}"])
+            yield line.getvalue().removesuffix("\r\n")
+        else:
+            rest = "".join(f"\t{name} {value:.3f}" for name, value in answer.top[1:])
+            yield f"{label}\t{answer.probability:.3f}\t{' '.join(answer.text.split())}{rest}"
+
+
+def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
+    """Pieces of a long list."""
+    return (texts[start : start + size] for start in range(0, len(texts), size))
+
+
+def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]:
+    """Lines as they come, as many as are there at once: one line is answered without waiting for more."""
+    lines: queue.Queue[str | None] = queue.Queue(maxsize=4 * most)
+    broken: list[UnicodeDecodeError] = []
+
+    def read() -> None:
+        try:
+            for line in stream:
+                lines.put(line.rstrip("\r\n"))
+        except UnicodeDecodeError as error:
+            broken.append(error)
+        finally:
+            lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    open_ = True
+    while open_:
+        batch: list[str | None] = [lines.get()]
+        while len(batch) < most and not lines.empty():
+            batch.append(lines.get())
+        open_ = batch[-1] is not None
+        if texts := [line for line in batch if line]:
+            yield texts
+    if broken:
+        reason = broken[0].reason
+        raise HoldfastError(f"the lines are not UTF-8 ({reason}); convert them first") from broken[0]
+
+
+# ---- testing ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Report:
+    """How a learner does on a file."""
+
+    score: float
+    rows: list[tuple[str, float, float, float, int]]
+    """label, precision, recall, F1, sentences."""
+    labels: list[str]
+    confusion: list[list[int]]
+    """Gold labels down, predictions across."""
+
+
+def evaluate(learner: Learner, split: Split) -> Report:
+    """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
+    # Here, for scikit-learn takes seconds to import, and no other everyday command has a use for it.
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
+    gold = sorted(set(split.labels))
+    table = precision_recall_fscore_support(split.labels, predicted, labels=gold, zero_division=0)
+    shown = [*gold, *sorted(set(predicted) - set(gold))]
+    rows = [
+        (label, *map(float, values[:3]), int(values[3])) for label, *values in zip(gold, *table, strict=True)
+    ]
+    matrix = confusion_matrix(split.labels, predicted, labels=shown)
+    return Report(macro_f1(split.labels, predicted), rows, shown, matrix.tolist())
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:57]}..."

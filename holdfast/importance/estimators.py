@@ -1,0 +1,203 @@
+"""Estimators of importance, as objects: they may watch a training, and say in the end what mattered.
+
+MAS and Fisher look at the finished model once more. SI (Zenke et al. 2017) and RWalk (Chaudhry et al. 2018)
+add up, while the model trains, how much each weight's way has lowered the task loss. What they note on the
+way, the trace, belongs to the method's state: it goes back to the best epoch together with the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from holdfast.importance import per_sample as importance
+from holdfast.importance.per_sample import Convention, FisherLabels
+from holdfast.maths.equations import normalised
+from holdfast.maths.params import Params, precise, trainable
+
+if TYPE_CHECKING:
+    from holdfast.data.batches import Examples
+    from holdfast.models.classifier import Classifier
+
+Importance = Literal["mas", "fisher", "si", "rwalk"]
+Trace = Params  # "what/weight name" -> tensor
+Extra = Callable[[str, Tensor], Tensor | float]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training that is over: where it began, where the model is now, what was noted on the way."""
+
+    model: Classifier
+    data: Examples
+    start: Params
+    trace: Trace
+    batch_size: int = 32
+    seed: int = 0
+
+
+class Estimator:
+    """What matters to a model. By default nothing is watched and one pass over the data measures it."""
+
+    def passes(self, model: Classifier) -> int:
+        """Passes over the data, forward and backward, that `finish` makes."""
+        return 1
+
+    def observe(
+        self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
+    ) -> None:
+        """Watch a training through step hooks; `extra` is what regularisers have added to a gradient."""
+
+    def finish(self, over: Training) -> Params:
+        """The importance of the weights this training ended with."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MAS(Estimator):
+    """How much the answers depend on a weight."""
+
+    convention: Convention = "per-sample"
+
+    def finish(self, over: Training) -> Params:
+        """One pass over the data, labels unused."""
+        torch.manual_seed(over.seed)  # for the convention that measures with dropout on
+        return importance.mas(over.model, over.data, convention=self.convention, batch_size=over.batch_size)
+
+
+@dataclass(frozen=True)
+class Fisher(Estimator):
+    """How much the log-likelihood of labels depends on a weight."""
+
+    labels: FisherLabels = "true"
+
+    def passes(self, model: Classifier) -> int:
+        """The expectation over labels takes one pass for each."""
+        return len(model.head.visible_rows()) if self.labels == "expected" else 1
+
+    def finish(self, over: Training) -> Params:
+        """One pass over the data, or one per label."""
+        return importance.fisher(
+            over.model, over.data, labels=self.labels, batch_size=over.batch_size, seed=over.seed
+        )
+
+
+class Pathwise(Estimator):
+    """Watches every step: the gradient of the task loss before it, and how far it really went."""
+
+    def passes(self, model: Classifier) -> int:
+        """The training was the measurement."""
+        return 0
+
+    def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        """Note one step of one weight."""
+        raise NotImplementedError
+
+    def observe(
+        self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
+    ) -> None:
+        """Hooks around the step; registered last, so that proximal and holding steps are part of the way."""
+        seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+        @torch.no_grad()
+        def leave(own: Optimizer, args: Any, kwargs: Any) -> None:
+            for name, weight in params.items():
+                if weight.grad is not None:
+                    gradient = precise(weight.grad) - extra(name, weight)
+                    seen[name] = (gradient, precise(weight.detach().clone()))
+
+        @torch.no_grad()
+        def arrive(own: Optimizer, args: Any, kwargs: Any) -> None:
+            for name, (gradient, before) in seen.items():
+                self.step(trace, name, gradient, before, precise(params[name].detach()))
+            seen.clear()
+
+        optimizer.register_step_pre_hook(leave)
+        optimizer.register_step_post_hook(arrive)
+
+
+@dataclass(frozen=True)
+class SI(Pathwise):
+    """Synaptic intelligence: the loss a weight's way has saved, per squared distance."""
+
+    damping: float = 0.1
+
+    def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        """ω += -g Δθ."""
+        _add(trace, f"path/{name}", -gradient * (after - before))
+
+    def finish(self, over: Training) -> Params:
+        """Ω = max(0, ω) / ((θ - θ_start)² + ξ)."""
+        found = {}
+        for name, weight in trainable(over.model).items():
+            moved = precise(weight.detach()) - precise(over.start[name])
+            path = over.trace.get(f"path/{name}", torch.zeros_like(moved))
+            found[name] = (path.clamp(min=0) / (moved.square() + self.damping)).to(weight.dtype)
+        return found
+
+
+@dataclass(frozen=True)
+class RWalk(Pathwise):
+    """Riemannian walk: Fisher information plus the loss saved per unit of KL divergence walked."""
+
+    damping: float = 1e-3
+    interval: int = 10
+    rate: float = 0.9  # of the running Fisher: the share of the latest interval
+
+    def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
+        """Add to the open interval; close it when it is long enough."""
+        trace.setdefault(f"fisher/{name}", gradient.square())
+        trace.setdefault(f"origin/{name}", before.clone())
+        _add(trace, f"path/{name}", -gradient * (after - before))
+        _add(trace, f"squares/{name}", gradient.square())
+        _add(trace, f"steps/{name}", torch.ones(()))
+        if int(trace[f"steps/{name}"]) >= self.interval:
+            self._close(trace, name, after)
+
+    def _close(self, trace: Trace, name: str, here: Tensor) -> None:
+        """s += max(0, ΔL / (½ F Δθ² + ε)), then F moves towards this interval's mean squared gradient."""
+        path, squares, steps, origin = (
+            trace.pop(f"{part}/{name}") for part in ("path", "squares", "steps", "origin")
+        )
+        fisher = trace[f"fisher/{name}"]
+        walked = 0.5 * fisher * (here - origin).square() + self.damping
+        _add(trace, f"score/{name}", (path / walked).clamp(min=0))
+        trace[f"fisher/{name}"] = self.rate * squares / steps + (1 - self.rate) * fisher
+
+    def parts(self, model: nn.Module, trace: Trace) -> tuple[Params, Params]:
+        """Fisher and score of every weight, with the interval that was open at the end."""
+        trace, fisher, score = dict(trace), {}, {}
+        for name, weight in trainable(model).items():
+            here = precise(weight.detach())
+            if f"path/{name}" in trace:
+                self._close(trace, name, here)
+            fisher[name] = trace.get(f"fisher/{name}", torch.zeros_like(here))
+            score[name] = trace.get(f"score/{name}", torch.zeros_like(here))
+        return fisher, score
+
+    def finish(self, over: Training) -> Params:
+        """Ω = F + s, both brought to [0, 1]."""
+        return self.combined(over.model, *self.parts(over.model, over.trace))
+
+    def combined(self, model: nn.Module, fisher: Params, score: Params) -> Params:
+        """The two parts have no common unit: each is normalised over all weights first."""
+        fisher, score = normalised(fisher), normalised(score)
+        return {name: (fisher[name] + score[name]).to(w.dtype) for name, w in trainable(model).items()}
+
+
+def _add(trace: Trace, key: str, value: Tensor) -> None:
+    """Add to an entry that may not be there yet; never in place, for a snapshot may share it."""
+    trace[key] = trace[key] + value if key in trace else value
+
+
+ESTIMATORS: dict[Importance, Callable[[], Estimator]] = {
+    "mas": MAS,
+    "fisher": Fisher,
+    "si": SI,
+    "rwalk": RWalk,
+}

@@ -1,0 +1,142 @@
+"""fit(): optimise one task for one phase. The one training loop; it knows no method."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from holdfast import distributed
+from holdfast.data.batches import Examples
+from holdfast.maths import params as P
+from holdfast.maths.losses import IGNORED
+from holdfast.maths.params import Params
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.methods.base import Method
+    from holdfast.models.classifier import Classifier
+
+
+@dataclass
+class FitResult:
+    """What a training did."""
+
+    epochs: int = 0
+    best_epoch: int = 0
+    valid_loss: float = math.inf
+    batches: int = 0
+    seconds: float = 0.0
+    samples: int = 0
+    diverged: bool = False
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def fit(
+    model: Classifier,
+    method: Method,
+    train: Examples,
+    valid: Examples,
+    settings: Settings,
+    *,
+    seed: int,
+    accelerator: Accelerator,
+    deployed: Callable[[], Params] | None = None,
+    on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
+) -> FitResult:
+    """Train until the validation task loss of the deployed weights stops falling; end with the best of them.
+
+    Epoch 0, the start weights, is a candidate. Any strictly lower loss is a new best, but only a gain above
+    `min_delta` resets patience. The method's state goes back to the best epoch together with the weights.
+    With nothing to train this does nothing.
+    """
+    result = FitResult()
+    weights = P.trainable(model)
+    if not weights or not len(train):
+        return result
+    deployed = deployed or (lambda: P.snapshot(model))
+    was_training = model.training
+    torch.manual_seed(seed)
+    shuffle = torch.Generator().manual_seed(seed)
+    runner = accelerator.prepare_model(model)
+    optimizer = accelerator.prepare_optimizer(method.optimizer(weights))
+    steps = math.ceil(len(train) / settings.batch_size)
+    warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
+
+    best = _Best(deployed(), method.state_dict(), math.inf)
+    start = _valid_loss(model, best.params, valid, settings.batch_size)
+    # A start that cannot be judged must not win: nothing compares as lower than NaN.
+    best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
+    patience = settings.patience
+    for epoch in range(1, settings.epochs + 1):
+        runner.train()
+        started = time.perf_counter()
+        sums: dict[str, Tensor] = {}
+        for batch in train.batches(settings.batch_size, shuffle):
+            losses = method.losses(runner, batch.to(accelerator.device))
+            optimizer.zero_grad()
+            accelerator.backward(sum(losses.values()))
+            optimizer.step()
+            warm_up.step()
+            for name, value in losses.items():
+                sums[name] = sums.get(name, torch.zeros(())) + value.detach()
+        result.seconds += time.perf_counter() - started
+        result.epochs, result.batches, result.samples = epoch, epoch * steps, epoch * len(train)
+
+        candidate = deployed()
+        loss = _valid_loss(model, candidate, valid, settings.batch_size)
+        means = {name: _mean_over_processes(value) / steps for name, value in sums.items()}
+        result.history.append(means | {"valid": loss})
+        on_epoch(epoch, result.history[-1])
+        if not math.isfinite(loss) or not all(math.isfinite(mean) for mean in means.values()):
+            result.diverged = True
+            break
+        if loss < best.loss:
+            best = _Best(candidate, method.state_dict(), loss)
+            result.best_epoch, result.valid_loss = epoch, loss
+        if reference - loss > settings.min_delta:
+            reference, patience = loss, settings.patience
+        else:
+            patience -= 1
+            if patience == 0:
+                break
+    P.restore(model, best.params)
+    method.load_state_dict(best.state)
+    model.train(was_training)
+    accelerator.free_memory()  # it would keep every optimiser it was ever given
+    return result
+
+
+@dataclass
+class _Best:
+    params: Params
+    state: dict[str, Any]
+    loss: float
+
+
+@torch.no_grad()
+def _valid_loss(model: Classifier, params: Params, valid: Examples, batch_size: int) -> float:
+    """The task loss over a whole split under these weights, as one mean and not a mean of batch means."""
+    device = next(model.parameters()).device
+    total = torch.zeros(2, dtype=torch.float64, device=device)
+    model.eval()
+    with P.using(model, params):
+        for batch in valid.batches(2 * batch_size):
+            batch = batch.to(device)
+            assert batch.objective is not None
+            if not (batch.labels == IGNORED).all():
+                total += batch.objective.sums(model(batch.without_loss()).logits, batch.labels)
+    model.train()
+    losses, normaliser = distributed.total(total).tolist()
+    return float(losses / normaliser) if normaliser else math.inf
+
+
+def _mean_over_processes(value: Tensor) -> float:
+    return float(distributed.total(value.float())) / distributed.processes()

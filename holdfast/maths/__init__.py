@@ -1,0 +1,1 @@
+"""Pure functions of tensors and values: the paper, losses, metrics."""

@@ -1,0 +1,140 @@
+"""The task loss of each scenario: relaxed balanced softmax, class-weighted cross-entropy.
+
+Both are one formula, cross-entropy on z + log π with a weight per class:
+
+- class-incremental: the relaxed balanced softmax (Jodelet, Liu, Murata 2022): π is a class's count in the
+  current task, 1 for a class of an earlier task, 0 for one not seen yet; all weights 1;
+- domain-incremental: π = 1, weights n/(K n_c) from the current task;
+- joint (multi-task training): plain cross-entropy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast import distributed
+from holdfast.errors import HoldfastError
+from holdfast.maths.params import precise
+
+if TYPE_CHECKING:
+    from holdfast.data.tasks import Scenario, Task
+
+IGNORED = -100  # the label of a sample that only fills up a batch
+ClassWeights = Literal["task", "paper", "none"]
+# Scaled inverse frequencies of the whole AnnoMI corpus, as the paper's authors typed them in.
+PAPER_WEIGHTS = {"change": 0.41, "sustain": 0.89, "neutral": 0.16}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A task loss with its prior and class weights, one entry per row of the head."""
+
+    log_prior: Tensor
+    weights: Tensor
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The weighted mean over the batch; with several processes, over the whole of it."""
+        losses, normaliser = self.sums(logits, labels)
+        # Data-parallel training averages gradients over processes; times their number, the average is a sum.
+        mean: Tensor = losses * distributed.processes() / distributed.total(normaliser)
+        return mean
+
+    def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The weighted sum of losses and the sum of weights, whose quotient is the mean."""
+        weights = self.weights.to(logits.device)
+        losses = functional.cross_entropy(
+            logits.float() + self.log_prior.to(logits.device),
+            labels,
+            weights,
+            reduction="sum",
+            ignore_index=IGNORED,
+        )
+        return torch.stack([losses, weights[labels[labels != IGNORED]].sum()])
+
+    def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """∂²L/∂z² of the mean, per sample and logit: p - p², whatever the label is."""
+        real = labels != IGNORED
+        weights = torch.zeros(len(labels), device=logits.device)
+        weights[real] = self.weights.to(logits.device)[labels[real]]
+        p = (precise(logits) + self.log_prior.to(logits.device)).softmax(1)
+        return (p - p.square()) * (weights / distributed.total(weights.sum()))[:, None]
+
+
+def objective(
+    scenario: Scenario,
+    task: Task,
+    part: Literal["train", "valid"],
+    *,
+    rows: Sequence[str],
+    seen: Sequence[str],
+    class_weights: ClassWeights = "task",
+) -> Objective:
+    """The loss of one split of a task, for a head with these rows of which `seen` have been taught."""
+    prior, weights = torch.ones(len(rows)), torch.ones(len(rows))
+    if scenario == "class-incremental":
+        counts = (task.train if part == "train" else task.valid).counts()
+        prior = relaxed_prior(counts, current=task.labels, rows=rows, seen=seen)
+    elif scenario == "domain-incremental":
+        chosen = _class_weights(task, class_weights)
+        weights = torch.tensor([chosen.get(label, 1.0) for label in rows])
+    return Objective(prior.log(), weights)
+
+
+def relaxed_prior(
+    counts: Mapping[str, int], *, current: Sequence[str], rows: Sequence[str], seen: Sequence[str]
+) -> Tensor:
+    """π of the relaxed balanced softmax: the count, 1 or 0 for a current, an earlier, an unseen class."""
+    return torch.tensor(
+        [float(max(counts.get(label, 0), 1)) if label in current else float(label in seen) for label in rows]
+    )
+
+
+def balanced_weights(counts: Counter[str]) -> dict[str, float]:
+    """Class weights n/(K n_c): every class weighs the same in total."""
+    return {label: counts.total() / (len(counts) * count) for label, count in counts.items()}
+
+
+def _class_weights(task: Task, kind: ClassWeights) -> Mapping[str, float]:
+    if kind == "none":
+        return {}
+    if kind == "task":
+        return balanced_weights(task.train.counts())
+    if unknown := [label for label in task.labels if label not in PAPER_WEIGHTS]:
+        raise HoldfastError(
+            f"class_weights=paper knows {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has "
+            f"{unknown[0]!r}; use class_weights=task"
+        )
+    return PAPER_WEIGHTS
+
+
+def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0) -> Tensor:
+    """-Σ_c q_c(z°) log q_c(z) with q = softmax(z/T): a cross-entropy, without a factor T² (Li, Hoiem 2016).
+
+    The mean over the batch; samples that only fill it up (label IGNORED) do not count.
+    """
+    real = labels != IGNORED
+    softened = (teacher.float() / temperature).softmax(1)
+    each = -(softened * (student.float() / temperature).log_softmax(1)).sum(1)
+    mean: Tensor = (each * real).sum() * distributed.processes() / distributed.total(real.sum().float())
+    return mean
+
+
+def decorrelation(features: Tensor) -> Tensor:
+    """RP2F's robustness term: the mean squared off-diagonal entry of the samples' Gram matrix.
+
+    Each sample is standardised over its own features (unbiased variance); one sample alone has no pair.
+    """
+    n = len(features)
+    if n < 2:
+        return features.sum() * 0.0
+    variance, mean = torch.var_mean(features.float(), dim=1, keepdim=True)
+    standard = (features.float() - mean) / (1e-8 + variance).sqrt()
+    gram = standard @ standard.T
+    return (gram.square().sum() - gram.diagonal().square().sum()) / (n * (n - 1))

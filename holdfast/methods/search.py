@@ -1,0 +1,292 @@
+"""Replay-free hyper-parameter search (CHSF, De Lange et al. 2021, as the paper extends it), as generators.
+
+A plan yields hyper-parameters, is sent the finished trial, and returns its choice. It never trains, never
+sees a test score, and never sees data of an earlier task: whoever drives it does the training, and a cache
+of trials makes a plan resumable for free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from holdfast.maths.equations import Params
+from holdfast.settings import Settings
+
+Choice = dict[str, Any]
+Engine = Literal["bisect", "linear"]
+At = Callable[[float], Choice]
+
+
+class Trial(Protocol):
+    """A finished training: what it was given, how it scored, where it ended."""
+
+    @property
+    def choice(self) -> Choice:
+        """The hyper-parameters."""
+
+    @property
+    def score(self) -> float:
+        """Validation macro-F1 of the current task, in [0, 1]."""
+
+    @property
+    def params(self) -> Params:
+        """The weights it ended with."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The trial that becomes the model, and what a reader of the record should know about it."""
+
+    trial: Trial
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, Trial]:
+    """Maximal plasticity: the best unregularised trial over the learning rates, the earlier on ties."""
+    best: Trial | None = None
+    for lr in rates:
+        trial = yield {"lr": lr, **rest}
+        if best is None or trial.score > best.score:
+            best = trial
+    assert best is not None, "no learning rate to try"
+    return best
+
+
+def smallest(
+    points: Sequence[float], at: At, holds: Callable[[Trial], bool]
+) -> Generator[Choice, Trial, tuple[float, bool]]:
+    """By bisection, the smallest of ascending points whose trial holds; (last point, False) if none does."""
+    low, high = 0, len(points)
+    while low < high:
+        middle = (low + high) // 2
+        trial = yield at(points[middle])
+        if holds(trial):
+            high = middle
+        else:
+            low = middle + 1
+    return points[min(low, len(points) - 1)], low < len(points)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The strongest accepted value, its trial, and how it was found."""
+
+    value: float
+    trial: Trial
+    flags: tuple[str, ...] = ()
+
+
+def strongest(
+    start: float,
+    at: At,
+    accept: Callable[[Trial], bool],
+    free: Trial,
+    *,
+    decay: float = 0.9,
+    steps: int = 175,
+    limit: int | None = None,
+    engine: Engine = "bisect",
+    known: Mapping[float, Trial] | None = None,
+) -> Generator[Choice, Trial, Found]:
+    """Stability decay: the strongest value on the grid start * decay^j that keeps enough plasticity.
+
+    `free` is the unregularised trial: value 0, accepted by definition, the answer below the grid. `known` are
+    trials already made, by value; they cost nothing and do not count against `limit`.
+    """
+    grid = [rounded(start * decay**j) for j in range(steps + 1)]
+    seen = {j: known[value] for j, value in enumerate(grid) if known and value in known}
+    made = 0
+
+    def spent() -> bool:
+        return limit is not None and made >= limit
+
+    def found(j: int, *flags: str) -> Found:
+        if any(weaker > j and not accept(trial) for weaker, trial in seen.items()):
+            flags += ("non-monotone",)
+        return Found(grid[j], seen[j], flags) if j <= steps else Found(0.0, free, flags)
+
+    def ask(j: int) -> Generator[Choice, Trial, bool]:
+        nonlocal made
+        if j not in seen:
+            made += 1
+            seen[j] = yield at(grid[j])
+        return accept(seen[j])
+
+    if (yield from ask(0)):
+        return found(0)
+    if engine == "linear":
+        for j in range(1, steps + 1):
+            if j not in seen and spent():
+                return found(min((k for k in seen if accept(seen[k])), default=steps + 1), "limit")
+            if (yield from ask(j)):
+                return found(j)
+        return found(steps + 1)
+
+    # Invariant: `failed` was rejected, `passed` accepted, and nothing stronger than `passed` was.
+    passed = min((j for j in seen if accept(seen[j])), default=steps + 1)
+    failed = max(j for j in seen if j < passed)
+    while passed - failed > 1:
+        if spent():
+            return found(passed, "limit")
+        middle = (failed + passed) // 2
+        if (yield from ask(middle)):
+            passed = middle
+        else:
+            failed = middle
+    return found(passed)
+
+
+def lam_grid(settings: Settings) -> dict[str, Any]:
+    """How a run walks down its λ grid."""
+    return {
+        "decay": settings.lam_decay,
+        "steps": settings.lam_steps,
+        "limit": settings.lam_trials,
+        "engine": settings.engine,
+    }
+
+
+def strongest_lam(
+    points: Sequence[float],
+    at: At,
+    gold: Trial,
+    *,
+    enough: float,
+    previous: float,
+    movement: Callable[[Trial], float] | None,
+    settings: Settings,
+) -> Generator[Choice, Trial, Decision]:
+    """λ_max among ascending points, then the strongest λ that scores enough, from λ_max or the previous λ.
+
+    Zero plasticity, where λ_max begins, is a score of 0 if `movement` is None. Otherwise (new head rows are
+    free, so a task is always learnt a little) it is: no better, and moved no further, than at the strongest.
+    """
+    top: Trial | None = None if movement is None else (yield at(points[-1]))
+    tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
+
+    def still(trial: Trial) -> bool:
+        tried[trial.choice["lam"]] = trial
+        if movement is None or top is None:
+            return trial.score <= 0.02
+        # The strongest moves too: inside Adam a penalty of any strength lets weights jitter by the step size.
+        further = movement(trial) - movement(top)
+        return abs(trial.score - top.score) <= 0.01 and further <= 0.01 * movement(gold)
+
+    below = points if top is None else points[:-1]
+    lam_max, reached = yield from smallest(below, at, still)
+    lam_max = lam_max if reached else points[-1]
+    notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
+    if top is not None and top.score >= enough:
+        # Even held weights learn the task well enough: nothing is gained by letting them go.
+        notes["flags"].append("saturated")
+        return Decision((yield at(lam_max)), notes)
+    found = yield from strongest(
+        min(previous, lam_max) if previous > 0 else lam_max,
+        at,
+        lambda trial: trial.score >= enough,
+        gold,
+        known=tried,
+        **lam_grid(settings),
+    )
+    notes["flags"] += found.flags
+    return Decision(found.trial, notes)
+
+
+def first_gain(
+    points: Iterable[float], at: At, base: Trial, target: float
+) -> Generator[Choice, Trial, tuple[Trial, bool]]:
+    """Up a grid to the first trial that beats `base` or reaches the target score; else `base` and False."""
+    for point in points:
+        trial = yield at(point)
+        if trial.score > base.score or trial.score >= target:
+            return trial, True
+    return base, False
+
+
+def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
+    """The points of a grid that differ in what the user has left open."""
+    found: list[Choice] = []
+    for point in grid:
+        left = {name: value for name, value in point.items() if name not in fixed}
+        if left not in found:
+            found.append(left)
+    return found
+
+
+def best_of_grid(
+    rates: Sequence[float], grid: Sequence[Choice], *, product: bool
+) -> Generator[Choice, Trial, Trial]:
+    """The best trial over rates and grid: all pairs, or the rates at the first point, then the rest."""
+    best = yield from best_rate(rates, grid[0])
+    for lr in rates if product else (best.choice["lr"],):
+        for point in grid[1:]:
+            trial = yield {"lr": lr, **point}
+            if trial.score > best.score:
+                best = trial
+    return best
+
+
+Path = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
+
+
+def paper_path(
+    scores: Sequence[float], *, budget: int = 40, drop: float = 0.1, up_matters: bool = True
+) -> Iterator[tuple[float, float]]:
+    """The paper's trials of (λ_down, m): shrink λ_down until more than 15 trials are flat, then shrink m.
+
+    `scores` is the caller's list, read as it grows. The switch is one-way. Where λ_up has no room the path
+    ends at the first plateau.
+    """
+    down = multiplier = 1.0
+    for _ in range(budget):
+        yield down, multiplier
+        flat = len(scores) > 15 and slope(scores[-10:]) < 0.003
+        if multiplier == 1.0 and not flat:
+            down *= 1 - drop
+        elif not up_matters or (flat and multiplier < 0.1):
+            return
+        else:
+            multiplier *= 1 - drop
+
+
+def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[tuple[float, float]]:
+    """Five trials instead of forty, for small machines."""
+    for down, multiplier in ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (0.1, 0.3), (0.1, 0.1)):
+        if multiplier == 1.0 or up_matters:
+            yield down, multiplier
+
+
+def loosen(
+    path: Path, at: Callable[[float, float], Choice], target: float
+) -> Generator[Choice, Trial, tuple[Trial, bool]]:
+    """Follow a path of (λ_down, m) to the first trial that reaches the target; else the best and False."""
+    scores: list[float] = []
+    best: Trial | None = None
+    for down, multiplier in path(scores):
+        trial = yield at(down, multiplier)
+        scores.append(trial.score)
+        if best is None or trial.score > best.score:
+            best = trial
+        if trial.score >= target:
+            return trial, True
+    assert best is not None, "a path has at least one trial"
+    return best, False
+
+
+def slope(values: Sequence[float]) -> float:
+    """Least-squares slope against the index; a single value is not flat."""
+    n = len(values)
+    if n < 2:
+        return math.inf
+    centre, mean = (n - 1) / 2, sum(values) / n
+    return sum((i - centre) * (v - mean) for i, v in enumerate(values)) / sum(
+        (i - centre) ** 2 for i in range(n)
+    )
+
+
+def rounded(value: float) -> float:
+    """Ten significant digits, so that a grid point reached in two ways is one point."""
+    return float(f"{value:.10g}")

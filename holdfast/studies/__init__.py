@@ -1,0 +1,1 @@
+"""What belongs to the paper and to our own studies."""

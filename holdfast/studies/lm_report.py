@@ -1,0 +1,366 @@
+"""The study on language models, from its records: the paper's two tables, the sweep and the frontier.
+
+The plan is followed as far as the records go: it says what belongs to which table, and what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count, pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from holdfast.report.figures import PALETTE, Figure
+from holdfast.report.page import assemble, figure_html
+from holdfast.report.tables import Cell, Table, html, markdown
+from holdfast.storage.files import write_bytes
+from holdfast.studies.lm_plan import HARM, Plan, Record, Stage, Trial, follow, loss, study
+from holdfast.studies.lm_study import COLLAPSED, records_of, words
+
+TITLES: dict[Stage, str] = {
+    "rates": "naive fine-tuning by rate",
+    "harsh": "at the harsh rate",
+    "frontier": "the others at the harsh rate",
+    "sweep": "strength of the penalty, in the loss and as a proximal step",
+    "elimination": "the loss form at strength 1, and with one change at a time",
+}
+KINDS = ("naive", "l2", "flow", "wise", "mas", "la", "la-merge")
+USUAL = Trial("mas")
+
+
+class Found:
+    """The trainings of a plan, the records they have, and what was chosen by them."""
+
+    def __init__(self, records: Sequence[Record], plan: Plan) -> None:
+        self.trials: list[Trial] = []
+        self._records = {_key(record["spec"]): record for record in records}
+        self.choices = follow(plan, self._answer) or {}
+
+    def _answer(self, trials: list[Trial]) -> list[Record] | None:
+        """What a plan goes on with: all of the records, or none."""
+        self.trials += trials
+        made = self.some(trials)
+        return made if len(made) == len(trials) else None
+
+    def record(self, trial: Trial) -> Record | None:
+        """Of a training, if it has been made."""
+        return self._records.get(_key(trial.spec()))
+
+    def some(self, trials: Sequence[Trial]) -> list[Record]:
+        """Those of the records of some trainings that there are."""
+        return [record for trial in trials if (record := self.record(trial)) is not None]
+
+    def of(self, stage: Stage) -> list[list[Trial]]:
+        """The trainings of a stage; what differs in the seed only is together."""
+        rows: dict[Trial, list[Trial]] = {}
+        for trial in dict.fromkeys(self.trials):
+            if trial.stage == stage:
+                rows.setdefault(replace(trial, seed=0), []).append(trial)
+        return list(rows.values())
+
+    def yardsticks(self, trial: Trial) -> tuple[Trial, Trial]:
+        """The untouched model, and plain fine-tuning at the rate and with the seed of a training."""
+        return Trial("untouched"), Trial("naive", trial.lr, seed=trial.seed)
+
+    def plain(self, trial: Trial, ability: str) -> tuple[float, float] | None:
+        """The test losses of its yardsticks."""
+        start, naive = map(self.record, self.yardsticks(trial))
+        return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
+
+
+def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, Any] | None = None) -> Path:
+    """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
+    found = Found(records_of(directory, about or {}), plan or study())
+    tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
+    more = (compared(found), correlations(found), made_of(found))
+    tables += [table for table in more if table.rows]
+    numbers = count(1)
+    drawn = "".join(figure_html(figure, numbers) for figure in (frontier(found), strengths(found)) if figure)
+    subtitle = (
+        "Test loss per output token, in nats: lower is better. All choices were made on validation items."
+    )
+    lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
+    asked = {_key(trial.spec()): found.record(trial) for trial in found.trials}
+    left = sum(record is None for record in asked.values())
+    if left:
+        lines.append(f"{left} of {len(asked)} trainings are missing")
+    top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
+    body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
+    write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
+    return assemble(directory / "report.html", subtitle, top, body)
+
+
+def losses(found: Found, stage: Stage) -> Table:
+    """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
+    shared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
+    untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
+    rows = found.of(stage)
+    rows = rows if untouched is None or stage == "rates" or not rows else [[untouched], *rows]
+    cells = []
+    for trials in rows:
+        made = found.some(trials)
+        digests = _digests(made)
+        row = [*_names(trials[0]), f"{len(made)}/{len(trials)}"]
+        lost = any(map(collapsed, made))
+        numbers = [
+            "collapsed" if lost else _range([loss(one, ability, "test") for one in made])
+            for ability in ("old", "new")
+        ]
+        beside = _shares(found, trials) if shared else _excess(found, trials) if bounded else []
+        also = digests + _digests(found.some([one for trial in trials for one in found.yardsticks(trial)]))
+        own = (Cell(text, records=digests) for text in numbers)
+        cells.append([*map(Cell, row), *own, *(Cell(text, records=also) for text in beside)])
+    columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
+    columns += ["gain kept ↑", "damage left ↓"] if shared else []
+    columns += ["old, worst ↓", "new, worst ↓"] if bounded else []
+    note = "Mean (least to largest over seeds) of the test loss."
+    if shared:
+        note += (
+            " Gain on the new and damage to the old ability in per cent of plain fine-tuning's, same seeds."
+        )
+    if bounded:
+        note += (
+            " Worst of the seeds: the old ability's loss over the larger of plain fine-tuning's and the "
+            "untouched model's, the new ability's over the untouched model's."
+        )
+    return Table(f"lm-{stage}", TITLES[stage], columns, cells, naming=5, note=note)
+
+
+def _names(trial: Trial) -> list[str]:
+    """What a row is of."""
+    told = [
+        f"{name} {getattr(trial, name)}"
+        for name in ("clip", "dtype", "squared")
+        if getattr(trial, name) != getattr(USUAL, name)
+    ]
+    if trial.kind == "mas" and trial.normalise != ("none" if trial.mode == "loss" else "global"):
+        told.append(f"normalise {trial.normalise}")
+    form = trial.mode if trial.kind in ("mas", "la", "l2") else "-"
+    strength = "-" if trial.kind in ("untouched", "naive") else f"{trial.strength:g}"
+    rate = "-" if trial.kind == "untouched" else f"{trial.lr:g}"
+    return [trial.kind, form, ", ".join(told) or "-", rate, strength]
+
+
+def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
+    """Of the gain and of the damage of plain fine-tuning with the same seeds, where there is any."""
+    shares = []
+    for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
+        own, whole = [], []
+        for trial in trials:
+            record, plain = found.record(trial), found.plain(trial, ability)
+            if record and plain:
+                own.append(sign * (loss(record, ability, "test") - plain[0]))
+                whole.append(sign * (plain[1] - plain[0]))
+        there = bool(whole) and fmean(whole) > least and not any(map(collapsed, found.some(trials)))
+        shares.append(f"{100 * fmean(own) / fmean(whole):.0f} %" if there else "-")
+    return shares
+
+
+def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
+    """How far the worst seed is above what must not be exceeded."""
+    worst: dict[str, list[float]] = {"old": [], "new": []}
+    if any(map(collapsed, found.some(trials))):
+        return ["collapsed"] * len(worst)
+    for trial in trials:
+        record = found.record(trial)
+        for ability, over in worst.items():
+            plain = found.plain(trial, ability)
+            if record and plain:
+                bound = max(plain) if ability == "old" else plain[0]
+                over.append(loss(record, ability, "test") - bound)
+    return [f"{max(over):+.3f}" if over else "-" for over in worst.values()]
+
+
+def collapsed(record: Record) -> bool:
+    """Whether its losses are no numbers."""
+    return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
+
+
+def made_of(found: Found) -> Table:
+    """Where every number came from."""
+    rows = []
+    for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
+        if record := found.record(trial):
+            digest = str(record["digest"])
+            rows.append([Cell(words(trial)), Cell(digest, records=(digest,))])
+    return Table("lm-records", "records", ["training", "record"], rows, words=True)
+
+
+def compared(found: Found) -> Table:
+    """Relative importance against the plain one: seed by seed, at the same strength, and as far away.
+
+    α' has another mean than α, so that the same λ holds more or less; how far weights went tells how much.
+    """
+    rows = []
+    for trials in found.of("harsh"):
+        if trials[0].kind != "la":
+            continue
+        made = [(trial, la) for trial in trials if (la := found.record(trial)) and not collapsed(la)]
+        gaps = [
+            [
+                loss(la, ability, "test") - mas
+                for trial, la in made
+                if (mas := plain(found, trial, ability)) is not None
+            ]
+            for plain in (plain_as_strong, plain_as_far)
+            for ability in ("old", "new")
+        ]
+        pairs = [(la, found.record(replace(trial, kind="mas"))) for trial, la in made]
+        records = tuple(str(one["digest"]) for pair in pairs for one in pair if one)
+        cells = [Cell(f"{trials[0].strength:g}"), Cell(f"{len(gaps[0])}/{len(trials)}")]
+        # Where the plain one is there, but never went as near or as far, there is nothing between.
+        texts = [_range(some, sign="+") if some or not gaps[0] else "-" for some in gaps]
+        rows.append(cells + [Cell(text, records=records) for text in texts])
+    columns = ["strength", "seeds", "old ability ↓", "new ability ↓", "old, as far ↓", "new, as far ↓"]
+    note = (
+        "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better. As far: "
+        "minus what MAS has where its weights went as far as LA's, between its nearest strengths, 0 included."
+    )
+    return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
+
+
+def _digests(records: Sequence[Record]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(str(record["digest"]) for record in records))
+
+
+def plain_as_strong(found: Found, trial: Trial, ability: str) -> float | None:
+    """The loss under the plain importance at the same strength."""
+    record = found.record(replace(trial, kind="mas"))
+    return loss(record, ability, "test") if record and not collapsed(record) else None
+
+
+def plain_as_far(found: Found, trial: Trial, ability: str) -> float | None:
+    """The same where weights went as far as in this training, between the nearest strengths."""
+    held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
+    others = [Trial("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
+    made = [one for one in found.some(others) if not collapsed(one)]
+    points = sorted((float(one["moved"]), loss(one, ability, "test")) for one in made)
+    moved = float(found.some([trial])[0]["moved"])
+    for (near, low), (far, high) in pairwise(points):
+        if near <= moved <= far:
+            return low + (high - low) * (moved - near) / ((far - near) or 1.0)
+    return None
+
+
+def _range(values: Sequence[float], sign: str = "") -> str:
+    if not values:
+        return "missing"
+    ends = f" ({min(values):{sign}.3f} to {max(values):{sign}.3f})" if len(values) > 1 else ""
+    return f"{fmean(values):{sign}.3f}{ends}"
+
+
+def correlations(found: Found) -> Table:
+    """Between how far weights moved and how much they came to matter."""
+    rows = []
+    for trial in dict.fromkeys(found.trials):
+        record = found.record(trial)
+        if trial.kind == "naive" and trial.stage == "rates" and record and record.get("correlation"):
+            of, measured = f"{record['spec']['model']}, rate {trial.lr:g}", record["correlation"]
+            rows.append(_four(of, "layers", measured, record))
+            rows += [_four(of, kind, values, record) for kind, values in measured["kinds"].items()]
+    if rows:
+        paper = ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")
+        rows.append([Cell(text) for text in paper])
+    title = "correlation of |θ_ft - θ_0| and importance for the new task, over layers"
+    return Table(
+        "lm-correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2
+    )
+
+
+def _four(of: str, which: str, measured: dict[str, float | None], record: Record) -> list[Cell]:
+    values = [measured[name] for name in ("min", "median", "mean", "max")]
+    shown = ["-" if value is None else f"{value:.2f}" for value in values]
+    return [Cell(of), Cell(which), *(Cell(text, records=(record["digest"],)) for text in shown)]
+
+
+def frontier(found: Found) -> Figure | None:
+    """Loss of the old ability against that of the new one, a line over the strengths of each method.
+
+    What holds plain fine-tuning back is a smaller rate: that line is what all others have to be below.
+    """
+    rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage) if found.some(trials)]
+    held = {trials[0].lr for trials in rows}
+    rows += [trials for trials in found.of("rates") if trials[0].kind == "naive" and trials[0].lr not in held]
+    # Seeds differ by more than methods do: what some have and others have not would move their points.
+    made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
+    seeds = set.intersection(*made_with) if made_with else set()
+    data = []
+    for number, kind in enumerate(KINDS):
+        own = [
+            (trials[0], found.some([trial for trial in trials if trial.seed in seeds]))
+            for trials in rows
+            if trials[0].kind == kind
+        ]
+        own = [(trial, made) for trial, made in own if made and not any(map(collapsed, made))]
+        if own:
+            own.sort(key=lambda pair: (pair[0].strength, pair[0].lr))
+            data.append(_points("naive, by rate" if kind == "naive" else kind, own, PALETTE[number]))
+    start = [trial for trial in found.trials if trial.kind == "untouched"]
+    if data and found.some(start):
+        data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
+    layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
+    note = (
+        "Down and to the left is better. A point is a strength at the harsh rate, or a rate of plain "
+        f"fine-tuning; all are of the seeds that every method has ({', '.join(map(str, sorted(seeds)))})."
+    )
+    return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
+
+
+def strengths(found: Found) -> Figure | None:
+    """Both abilities over λ, as a proximal step and in the loss, between what they are at its two ends."""
+    rows = [(trials[0], found.some(trials)) for trials in found.of("sweep")]
+    rows = [(trial, made) for trial, made in rows if made and not any(map(collapsed, made))]
+    held = sorted((pair for pair in rows if pair[0].kind == "mas"), key=lambda pair: pair[0].strength)
+    if not held:
+        return None
+    ends = [("untouched", found.some([Trial("untouched")]))]
+    ends += [("naive", made) for trial, made in rows if trial.kind == "naive"]
+    data = []
+    for ability, colour in zip(("old", "new"), PALETTE, strict=False):
+        for mode, dash in (("proximal", "solid"), ("loss", "dash")):
+            own = [pair for pair in held if pair[0].mode == mode]
+            over = [trial.strength for trial, _ in own]
+            data.append(_line(f"{ability}, {mode}", over, _means(own, ability), colour, dash))
+        across = [held[0][0].strength, held[-1][0].strength]
+        for name, made in filter(lambda end: end[1], ends):
+            level = _means([(USUAL, made)], ability) * 2
+            data.append(_line(f"{ability}, {name}", across, level, colour, "dot"))
+    layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "loss"}}
+    note = "Dotted: the ends, the untouched model and plain fine-tuning. Means over the seeds there are."
+    return Figure("Strength of the penalty", data, layout, note, height=460)
+
+
+def _line(name: str, x: list[float], y: list[float], colour: str, dash: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": name,
+        "mode": "lines" if dash == "dot" else "lines+markers",
+        "x": x,
+        "y": y,
+        "marker": {"color": colour},
+        "line": {"color": colour, "dash": dash, "width": 1},
+    }
+
+
+def _means(rows: Sequence[tuple[Trial, list[Record]]], ability: str) -> list[float]:
+    return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
+
+
+def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": name,
+        "mode": "lines+markers" if len(rows) > 1 else "markers",
+        "x": _means(rows, "new"),
+        "y": _means(rows, "old"),
+        "text": [f"{words(trial)}, seeds: {len(made)}" for trial, made in rows],
+        "marker": {"color": colour, "size": 9},
+        "line": {"color": colour, "width": 1},
+    }
+
+
+def _key(spec: dict[str, Any]) -> tuple[Any, ...]:
+    """What tells one training of a study from another."""
+    return tuple(spec[name] for name in USUAL.spec())
