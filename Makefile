@@ -35,6 +35,7 @@ docs: env
 	$(BIN)/holdfast methods --markdown > docs/methods.md
 	$(BIN)/holdfast report results/small
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/architecture.py
 
 bench: env
 	$(BIN)/python benchmarks/speed.py

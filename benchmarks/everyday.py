@@ -28,8 +28,8 @@ os.environ["OMP_NUM_THREADS"] = str(options.threads)
 
 import torch  # noqa: E402
 
-from holdfast import state  # noqa: E402
 from holdfast.data import load_stream  # noqa: E402
+from holdfast.learning import directory as state  # noqa: E402
 from holdfast.models.sources import load_encoder  # noqa: E402
 
 torch.set_num_threads(options.threads)

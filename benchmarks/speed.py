@@ -27,11 +27,10 @@ import torch
 from torch import nn
 from transformers import DataCollatorWithPadding, PrinterCallback, Trainer, TrainingArguments
 
-from holdfast import METHODS, build_classifier
+from holdfast import METHODS, build_classifier, importance
 from holdfast.data import load_stream
 from holdfast.data.batches import Batch
 from holdfast.errors import HoldfastError
-from holdfast.importance import per_sample as importance
 from holdfast.learning.fit import fit
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
@@ -171,7 +170,7 @@ def peak_memory(method: str, *extra: str) -> int:
         command = [
             sys.executable,
             "-m",
-            "holdfast.app.main",
+            "holdfast",
             "run",
             "--method",
             method,

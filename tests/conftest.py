@@ -193,7 +193,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-TOGETHER = re.compile(r"tests/(contract/|test_cost\.py).*\[(?:classes-|domains-)?(.*)\]")
+TOGETHER = re.compile(r"tests/(contract/|methods/test_cost\.py).*\[(?:classes-|domains-)?(.*)\]")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,66 +1,25 @@
-"""The shape of the package: imports that form a DAG, files of a readable size, nothing that unpickles."""
+"""The shape of the package: layers, no circles, shallow methods, one meaning per name, no unpickling."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-PACKAGE = Path(__file__).parents[1] / "holdfast"
-FILES = sorted(PACKAGE.rglob("*.py"))
+from holdfast.methods import METHODS
+from holdfast.methods.base import Method
 
-
-def name_of(path: Path) -> str:
-    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-MODULES = {name_of(path): path for path in FILES}
-
-
-def is_type_checking(test: ast.expr) -> bool:
-    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
-        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
-    )
-
-
-def statements(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements that run when a module is imported."""
-    found = []
-    for statement in body:
-        if isinstance(statement, ast.If) and is_type_checking(statement.test):
-            found += statements(statement.orelse)
-        elif not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(statement)
-            for part in ("body", "orelse", "finalbody"):
-                found += statements(getattr(statement, part, []))
-            for handler in getattr(statement, "handlers", []):
-                found += statements(handler.body)
-    return found
-
-
-def imports(source: str, package: str = "") -> set[str]:
-    """The modules imported at module level; names taken from a package count as modules if they are ours."""
-    found = set()
-    for statement in statements(ast.parse(source).body):
-        if isinstance(statement, ast.Import):
-            found |= {alias.name for alias in statement.names}
-        elif isinstance(statement, ast.ImportFrom):
-            base = statement.module or ""
-            if statement.level:
-                above = package.split(".")[: len(package.split(".")) - statement.level + 1]
-                base = ".".join([*above, *filter(None, [base])])
-            for alias in statement.names:
-                whole = f"{base}.{alias.name}"
-                found.add(whole if whole in MODULES else base)
-    return found
-
-
-def imports_of(name: str) -> set[str]:
-    path = MODULES[name]
-    return imports(path.read_text(), name if path.name == "__init__.py" else name.rpartition(".")[0])
+_spec = importlib.util.spec_from_file_location("architecture", ROOT / "docs" / "architecture.py")
+assert _spec is not None
+assert _spec.loader is not None
+architecture = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(architecture)
+FILES = list(architecture.MODULES.values())
+EDGES = list(architecture.edges())
 
 
 def test_the_reader_of_imports_reads() -> None:
@@ -71,52 +30,88 @@ from holdfast.maths import params as P
 from holdfast.data.tasks import Task
 if TYPE_CHECKING:
     from holdfast.learning.learner import Learner
-else:
-    import json
-try:
-    import yaml
-except ImportError:
-    import toml
 class A:
     import csv
 def f():
     import pickle
 """
-    ours = {"holdfast.maths.params", "holdfast.data.tasks"}
-    assert imports(source) == ours | {"torch", "typing", "json", "yaml", "toml", "csv"}
-    assert imports("from . import tasks\nfrom ..errors import E", "holdfast.data") == {
-        "holdfast.data.tasks",
-        "holdfast.errors",
-    }
+    ours = {"holdfast.maths.params", "holdfast.data.tasks", "holdfast.learning.learner"}
+    assert architecture.imports(source) == ours | {"torch", "typing", "csv", "pickle"}
+    with pytest.raises(ValueError, match="relative imports"):
+        architecture.imports("from . import tasks")
+    assert len(EDGES) > 300
 
 
-def test_imports_form_a_dag() -> None:
-    graph = {name: {other for other in imports_of(name) if other in MODULES} for name in MODULES}
-    assert sum(map(len, graph.values())) > 50  # it does see the imports
+def test_layers_import_only_from_those_below() -> None:
+    order = list(architecture.LAYERS)
+    packages = {path.name for path in architecture.PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert packages == set(order) - {"root"}
+    wrong = [
+        f"{one} imports {other}"
+        for one, other in EDGES
+        if order.index(architecture.layer_of(other)) > order.index(architecture.layer_of(one))
+    ]
+    assert not wrong
+    assert not [one for one, other in EDGES if other == "holdfast"], "__init__ is for users"
+
+
+def test_imports_go_in_no_circle() -> None:
+    """Lazy imports and those under TYPE_CHECKING counted."""
+    graph = defaultdict(set)
+    for one, other in EDGES:
+        graph[one].add(other)
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        pytest.fail(f"imports go round: {' -> '.join(error.args[1])}")
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_the_root_holds_foundations_only() -> None:
+    assert len(list(architecture.PACKAGE.glob("*.py"))) <= 7
+
+
+def test_the_picture_of_the_layers_is_current() -> None:
+    text = architecture.PAGE.read_text()
+    assert text == architecture.page(text), "write it again: make docs"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_at_most_two_ancestors(name: str) -> None:
+    own = [cls for cls in METHODS[name].__mro__[1:] if cls.__module__.startswith("holdfast")]
+    assert len(own) <= 2
+    assert not own or own[-1] is Method
+
+
+def test_a_name_of_a_class_or_type_has_one_meaning() -> None:
+    places = defaultdict(set)
+    for name, path in architecture.MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            named = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                named = [target.id for target in targets if isinstance(target, ast.Name)]
+            for word in named:
+                if word[0].isupper() and not word.isupper():
+                    places[word].add(name)
+    assert len(places) > 100
+    assert not {word: sorted(where) for word, where in places.items() if len(where) > 1}
 
 
 def test_equations_need_nothing_but_torch() -> None:
-    roots = {name.partition(".")[0] for name in imports_of("holdfast.maths.equations")}
+    roots = {name.partition(".")[0] for name in architecture.imports_of("holdfast.maths.equations")}
     assert roots - sys.stdlib_module_names == {"torch"}
 
 
 def test_search_and_metrics_know_neither_data_nor_models() -> None:
-    for name in (
-        "holdfast.methods.search",
-        "holdfast.maths.metrics",
-        "holdfast.steps.proximal",
-        "holdfast.learning.passes",
-    ):
-        ours = {other for other in imports_of(name) if other.startswith("holdfast")}
+    names = ("methods.search", "maths.metrics", "steps.proximal", "learning.passes")
+    for name in (f"holdfast.{name}" for name in names):
+        ours = {other for other in architecture.imports_of(name) if other.startswith("holdfast")}
         assert ours <= {"holdfast.maths.equations", "holdfast.maths.params", "holdfast.settings"}
 
 
 def test_commands_that_build_no_model_start_without_model_code() -> None:
-    seen = "import sys, holdfast.bench.bench, holdfast.report, holdfast.models.sources; print(*sys.modules)"
+    modules = "holdfast.bench.bench, holdfast.studies.views, holdfast.models.sources"
+    seen = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     slow = {"transformers.modeling_utils", "torch._dynamo", "sklearn", "pandas"}
     assert not slow & set(done.stdout.split()), "seconds, at every start"

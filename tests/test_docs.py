@@ -1,14 +1,19 @@
 """Pages that are written by the code stay equal to it, and code that is printed runs."""
 
 import importlib
+import os
+import re
 import shutil
+import subprocess
+import sys
 
 from conftest import ROOT, class_stream, make_learner, small
 
+from holdfast.app.methods_page import methods_page
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.report import methods_page, write_report
 from holdfast.report.tables import markdown
+from holdfast.studies.views import write_report
 
 
 def test_the_page_of_methods_is_current():
@@ -27,11 +32,12 @@ def test_the_page_names_every_method_with_its_paper_and_hyper_parameters():
         assert f"| `{name}` | {facts['Two tasks']} | {facts['Extras']} |" in page
 
 
-def test_the_example_of_a_method_is_one(one_layer, tmp_path, monkeypatch):
-    """As printed: it learns, it searches, and the stronger it pulls the less weights move."""
-    text = (ROOT / "docs" / "adding-a-method.md").read_text()
-    code = text.partition("```python\n")[2].partition("```")[0]
-    (tmp_path / "l2.py").write_text(code)
+EXAMPLE = (ROOT / "docs" / "adding-a-method.md").read_text().partition("```python\n")[2].partition("```")[0]
+
+
+def test_the_example_of_a_method_holds_the_faster_the_stronger(one_layer, tmp_path, monkeypatch):
+    assert len(EXAMPLE.splitlines()) <= 60
+    (tmp_path / "l2.py").write_text(EXAMPLE)
     monkeypatch.syspath_prepend(tmp_path)
     method = importlib.import_module("l2").L2
     assert method.facts()["Paper"] == "Li, Grandvalet, Davoine, ICML 2018"
@@ -45,6 +51,32 @@ def test_the_example_of_a_method_is_one(one_layer, tmp_path, monkeypatch):
         moved.append(sum(float((end[n][: len(w)] - w).square().sum()) for n, w in start.items()))
     assert moved[0] > moved[1] > moved[2] > 0
     assert "lam" in learner.learn(stream.tasks[2]).decision.trial.choice
+
+
+def test_the_example_of_a_method_keeps_the_contract(tmp_path):
+    """The file, the import and the line in METHODS, and nothing else: the contract suite finds it."""
+    shutil.copytree(ROOT / "holdfast", tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    methods = tmp_path / "holdfast" / "methods"
+    (methods / "l2.py").write_text(EXAMPLE)
+    registry = (methods / "__init__.py").read_text()
+    registry = registry.replace("\nMETHODS:", "from holdfast.methods.l2 import L2\n\nMETHODS:")
+    registry = registry.replace('    "seq": Method,', '    "seq": Method,\n    "l2": L2,')
+    (methods / "__init__.py").write_text(registry)
+    unneeded = shutil.ignore_patterns("__pycache__", "frozen")
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=unneeded)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow or not slow", "-k", "l2"]
+    done = subprocess.run(
+        [*words, "tests/contract"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"(\d+) passed", done.stdout)
+    assert found is not None
+    assert int(found[1]) > 20, "the suite has seen it"
 
 
 def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):

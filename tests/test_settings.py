@@ -9,18 +9,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 from holdfast.errors import HoldfastError
+from holdfast.fields import fields_of, from_json, parse, setting, to_json, unknown
 from holdfast.methods import METHODS
-from holdfast.settings import (
-    PRESETS,
-    Settings,
-    fields_of,
-    from_json,
-    parse,
-    preset,
-    setting,
-    to_json,
-    unknown,
-)
+from holdfast.settings import PRESETS, Settings, preset
 
 OWNERS = {"settings": Settings, **METHODS}
 EVERY_FIELD = [(owner, name) for key, owner in OWNERS.items() for name in fields_of(owner)]

@@ -1,1 +1,1 @@
-"""The command line, and progress on screen."""
+"""The command line: commands, progress on screen, and what they print."""

@@ -10,9 +10,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.app.terminal import MOST_THREADS, console, say_error, start_torch
+from holdfast.app.options import DataDir
+from holdfast.app.terminal import console, say_error, start_torch
 from holdfast.errors import HoldfastError
-from holdfast.settings import unknown
+from holdfast.fields import unknown
+from holdfast.settings import MOST_THREADS
 
 ENGINES = ("local", "ray")
 
@@ -37,9 +39,7 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(min=1, max=MOST_THREADS, help="Threads of each run; part of its spec.")
     ] = None,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
-    ] = None,
+    data_dir: DataDir = None,
     track: Annotated[str | None, typer.Option(help="tensorboard, wandb, mlflow or trackio.")] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="Show the suites and end.")] = False,
 ) -> None:
@@ -48,12 +48,12 @@ def bench(
     from holdfast.app.board import Board, LiveBoard, name_of
     from holdfast.bench.bench import bench as run_suite
     from holdfast.bench.engine import Engine, Local
-    from holdfast.bench.suite import load_suite, shipped
     from holdfast.bench.tracking import check_tracker
+    from holdfast.studies.suites import SUITES, load_suite
 
     if list_suites:
         table = Table("suite", "runs", "what", box=None)
-        for name in shipped():
+        for name in SUITES:
             known = load_suite(name)
             table.add_row(name, str(len(known.specs)), known.about)
         console.print(table)
@@ -115,8 +115,8 @@ def report(
     open_it: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
 ) -> None:
     """Put the records of a folder side by side: a table here, a page to open, Markdown, CSV and LaTeX."""
-    from holdfast.report import write_report
     from holdfast.report.tables import show
+    from holdfast.studies.views import write_report
 
     written = write_report(directory)
     for line in written.complaints:

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,15 +15,15 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.app.display import minutes, percent
+from holdfast.app.display import minutes
+from holdfast.bench.records import Record
 from holdfast.bench.spec import Spec
 from holdfast.bench.worker import Event
-
-Record = dict[str, Any]
+from holdfast.maths.metrics import percent
 
 
 @dataclass
-class Row:
+class RunningRun:
     """A run that is going on."""
 
     spec: Spec
@@ -44,7 +43,7 @@ class Board(AbstractContextManager["Board"]):
         self.console = console
         self.total = total
         self.at_once = at_once
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, RunningRun] = {}
         self.ended = 0
         self.silent = False
         self.spent: dict[tuple[str, str], list[float]] = {}
@@ -62,7 +61,7 @@ class Board(AbstractContextManager["Board"]):
         """Something happened to a run."""
         spec, kind = self.missing[number], event["kind"]
         if kind == "begun":
-            self.rows[number] = Row(spec, time.monotonic())
+            self.rows[number] = RunningRun(spec, time.monotonic())
         row = self.rows[number]
         if kind == "plan":
             row.tasks = event["tasks"]
@@ -92,7 +91,7 @@ class Board(AbstractContextManager["Board"]):
         there = self.total - len(self.missing) + self.ended
         self.say(f"[{there}/{self.total}] {name_of(row.spec)}: {outcome}{self.left()}")
 
-    def reached(self, row: Row) -> None:
+    def reached(self, row: RunningRun) -> None:
         """A run has reached a task."""
         self.say(f"  {name_of(row.spec)}: {row.task}")
 
@@ -118,7 +117,7 @@ class Board(AbstractContextManager["Board"]):
         everything = [seconds for some in list(self.spent.values()) for seconds in some]
         return fmean(self.spent.get((spec.method, spec.stream), everything))
 
-    def _rest(self, row: Row) -> float:
+    def _rest(self, row: RunningRun) -> float:
         """What is left of a run, by its like, or else by its own pace so far."""
         since = time.monotonic() - row.began
         alike = (row.spec.method, row.spec.stream) in self.spent
@@ -144,7 +143,7 @@ class LiveBoard(Board):
         self.live.start()
         return self
 
-    def reached(self, row: Row) -> None:
+    def reached(self, row: RunningRun) -> None:
         """The board shows it."""
 
     def render(self) -> Group:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.events import Progress
+from holdfast.maths.metrics import percent
 
 
 class Lines(Progress):
@@ -172,11 +173,6 @@ def print_record(console: Console, record: dict[str, Any]) -> None:
         f"{name} {percent(value)}" for name, value in record["metrics"].items() if value is not None
     )
     console.print(values, highlight=False)
-
-
-def percent(value: float | None) -> str:
-    """A score as the paper prints it."""
-    return "-" if value is None else f"{100 * value:.2f}"
 
 
 def minutes(seconds: float) -> str:

@@ -10,21 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app.display import counted
-from holdfast.app.terminal import MOST_THREADS, console, say_error, start_torch
+from holdfast.app.options import CORES, DataDir, Threads
+from holdfast.app.terminal import console, say_error, start_torch
 from holdfast.errors import HoldfastError
-from holdfast.settings import unknown
+from holdfast.fields import unknown
+from holdfast.settings import MOST_THREADS
 from holdfast.storage.cache import data_home
 
 lm_app = typer.Typer(help="Language models that learn without forgetting.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
-Threads = Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="By default all cores.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with gsm8k/ and mbpp/; else HOLDFAST_DATA, else the cache.")
-]
-CORES = os.cpu_count() or 1
 METAMATH = "metamathqa"  # what the paper trains on, by its public name
 ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
 

@@ -15,8 +15,10 @@ from rich.table import Table
 from holdfast.app import bench_commands as cli_bench
 from holdfast.app import lm_commands as cli_lm
 from holdfast.app import state_commands as cli_state
-from holdfast.app.terminal import MOST_THREADS, console, say_error, start_torch
+from holdfast.app.options import DataDir
+from holdfast.app.terminal import console, say_error, start_torch
 from holdfast.errors import HoldfastError
+from holdfast.settings import MOST_THREADS
 
 app = typer.Typer(
     help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
@@ -28,10 +30,6 @@ data_app = typer.Typer(help="Streams: what can be learnt.", no_args_is_help=True
 models_app = typer.Typer(help="Models that come without a hub.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
-
-DataDir = Annotated[
-    Path | None, typer.Option(help="Folder with hwu64/, annomi/; else HOLDFAST_DATA, else the cache.")
-]
 
 
 def _say_version(asked: bool) -> None:
@@ -129,7 +127,7 @@ def methods(
     from holdfast.methods import METHODS
 
     if markdown:
-        from holdfast.report import methods_page
+        from holdfast.app.methods_page import methods_page
 
         typer.echo(methods_page(), nl=False)
         return

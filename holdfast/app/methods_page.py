@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 
+from holdfast.fields import fields_of
 from holdfast.methods import METHODS
 from holdfast.methods.base import FACT, Method
-from holdfast.settings import PRESETS, Settings, fields_of, preset
+from holdfast.settings import PRESETS, Settings, preset
 
 HEAD = """# The methods
 

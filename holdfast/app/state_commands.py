@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +12,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.app.terminal import MOST_THREADS, console, say_error, start_torch
+from holdfast.app.options import CORES, Threads
+from holdfast.app.terminal import console, say_error, start_torch
 from holdfast.errors import HoldfastError
 
 State = Annotated[Path, typer.Argument(help="Directory of a learner.", metavar="STATE")]
@@ -25,8 +25,6 @@ File = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Column with the sentence.")]
 LabelColumn = Annotated[str, typer.Option(help="Column with the label.")]
-Threads = Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads; by default all cores.")]
-CORES = os.cpu_count() or 1
 
 
 def add_to(app: typer.Typer) -> None:
@@ -63,8 +61,9 @@ def learn(
     start_torch(threads)
     from holdfast.app.display import display
     from holdfast.everyday import jobs as everyday
+    from holdfast.fields import fields_of, parse_setting
     from holdfast.methods import METHODS
-    from holdfast.settings import TrainingSettings, fields_of, parse_setting
+    from holdfast.settings import TrainingSettings
     from holdfast.storage.generations import Store
 
     before = Store(state).current
@@ -196,7 +195,7 @@ def evaluate(
         if not rows:
             raise HoldfastError(f"{file}: no 'test' rows in the split column; mark some, or drop the column")
     learner = Learner.load(state)
-    found = everyday.evaluate(learner, Split.of([row[:2] for row in rows]))
+    found = everyday.evaluated(learner, Split.of([row[:2] for row in rows]))
     table = Table("label", box=None)
     for column in ("precision", "recall", "F1", "sentences"):
         table.add_column(column, justify="right")

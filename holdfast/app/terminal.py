@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 
 console = Console()
-MOST_THREADS = 4096  # more is a slip of the pen, and torch would try to start them
 
 
 def say_error(markup: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from holdfast.app.board import Board
 from holdfast.bench.engine import Engine
-from holdfast.bench.records import read_record
+from holdfast.bench.records import Record, read_record
 from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
@@ -29,11 +28,21 @@ class Failure:
     why: str
 
 
+class SuiteProgress(Protocol):
+    """Listens to a suite at work."""
+
+    def start(self, missing: Sequence[Spec], known: Sequence[Record]) -> None:
+        """Take note of the runs to make and of the records that are there."""
+
+    def event(self, number: int, event: Event, record: Record | None) -> None:
+        """Take note of what happened to a missing run; its record comes with its end."""
+
+
 def bench(
     suite: Suite,
     out: Path,
     engine: Engine,
-    board: Callable[[int, int], Board],
+    board: Callable[[int, int], AbstractContextManager[SuiteProgress]],
     *,
     data_dir: Path | None = None,
     track: str | None = None,

@@ -19,7 +19,7 @@ ENDED = ("done", "failed")
 
 
 @dataclass(frozen=True)
-class Report:
+class JobEvent:
     """An event of the job with this number."""
 
     number: int
@@ -33,7 +33,7 @@ class Engine:
         """How many runs of so many threads go on side by side."""
         raise NotImplementedError
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         """Do the jobs; the last event of each is "done" or "failed". Leaving the loop stops the others."""
         raise NotImplementedError
 
@@ -48,28 +48,28 @@ class Local(Engine):
         """As asked for, or one for every GPU, or one for every `threads` cores."""
         return self.jobs or len(gpus()) or max(1, len(cores()) // threads)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         """The first first."""
         threads = max(job.spec["threads"] for job in jobs)
         workers = self.at_once(threads)
         free: SimpleQueue[Seat] = SimpleQueue()
         for seat in seats(cores(), workers, threads, gpus()):
             free.put(seat)
-        reports: SimpleQueue[Report] = SimpleQueue()
+        reports: SimpleQueue[JobEvent] = SimpleQueue()
         live: set[subprocess.Popen[str]] = set()
         stopped = threading.Event()
 
         def work(number: int, job: Job) -> None:
             seat = free.get()
             try:
-                reports.put(Report(number, {"kind": "begun"}))
+                reports.put(JobEvent(number, {"kind": "begun"}))
                 with working(replace(job, cores=seat.cores, gpu=seat.gpu)) as (process, said):
                     live.add(process)
                     for event in () if stopped.is_set() else events_of(process, said):
-                        reports.put(Report(number, event))
+                        reports.put(JobEvent(number, event))
                     live.discard(process)
             except Exception as error:  # a run that cannot even begin must not keep the others waiting
-                reports.put(Report(number, {"kind": "failed", "why": str(error)}))
+                reports.put(JobEvent(number, {"kind": "failed", "why": str(error)}))
             finally:
                 free.put(seat)
 

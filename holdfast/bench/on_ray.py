@@ -17,10 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.bench.engine import ENDED, Engine, Report
+from holdfast.bench.engine import ENDED, Engine, JobEvent
 from holdfast.bench.worker import Event, Job, events_of, working
 from holdfast.errors import HoldfastError
-from holdfast.learning.pool import code_hash
+from holdfast.learning.trials import code_hash
 from holdfast.storage.cache import cache_dir
 from holdfast.storage.files import read_json, write_json
 
@@ -52,7 +52,7 @@ class OnRay(Engine):
         resources: dict[str, float] = self.ray.cluster_resources()
         return int(resources.get("GPU", 0)) or max(1, int(resources.get("CPU", 1)) // threads)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         """Hand out all jobs; Ray queues what does not fit."""
         ray = self.ray
         self._connect()
@@ -74,13 +74,13 @@ class OnRay(Engine):
                 for number, event in self._events(told):
                     if event["kind"] == "begun" or number in begun:
                         begun.add(number)
-                        yield Report(number, event)
+                        yield JobEvent(number, event)
                 for reference in ready:
                     number = waiting.pop(reference)
                     if number not in begun:  # its events were lost with a node
-                        yield Report(number, {"kind": "begun"})
+                        yield JobEvent(number, {"kind": "begun"})
                     begun.discard(number)
-                    yield Report(number, self._outcome(reference, jobs[number]))
+                    yield JobEvent(number, self._outcome(reference, jobs[number]))
         finally:
             for reference in waiting:
                 ray.cancel(reference, force=True)

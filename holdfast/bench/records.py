@@ -12,11 +12,14 @@ from typing import Any
 from holdfast.bench.spec import Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
+from holdfast.fields import check, fields_of, from_json
 from holdfast.methods import METHODS
 from holdfast.models.sources import is_own
-from holdfast.settings import Settings, check, fields_of, from_json
+from holdfast.settings import Settings
 from holdfast.storage.files import read_json
 
+Record = dict[str, Any]
+"""The JSON of one run: what decided it, what was chosen, how it scored, what it cost."""
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
 WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)
 """What reading something else as a record may raise."""

@@ -18,23 +18,22 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from holdfast.bench.records import read_record
+from holdfast.bench.records import Record, read_record
 from holdfast.bench.spec import Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
+from holdfast.fields import to_json
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
-from holdfast.learning.pool import Pool, code_hash
+from holdfast.learning.trials import code_hash
 from holdfast.maths import metrics
 from holdfast.models import build_classifier
-from holdfast.settings import to_json
 from holdfast.storage.files import locked, write_json
 from holdfast.storage.generations import Store
 
-Record = dict[str, Any]
 PACKAGES = (
     "holdfast",
     "torch",
@@ -73,7 +72,7 @@ def run(
     model = build_classifier(spec.model, settings, seed=spec.seed, labels=whole.labels, method=method)
     lessons = method.curriculum(stream)
     for task in lessons:
-        method.admit(task)
+        model.head.admit(task)
     logs = out / "tracking" / f"{spec.method}-{path.stem}"
     accelerator = Accelerator(log_with=check_tracker(track), project_dir=logs if track else None)
     try:
@@ -93,7 +92,7 @@ def run(
             seed=spec.seed,
             fixed=fixed,
             workspace=workspace,
-            pool=Pool(pool_of(out)) if share else None,
+            shared=pool_of(out) if share else None,
             progress=(progress if accelerator.is_main_process else None) or Progress(),
             accelerator=accelerator,
         )

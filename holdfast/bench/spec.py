@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.app.terminal import MOST_THREADS
 from holdfast.data import STREAMS, check_stream_name, load_stream
 from holdfast.data.readers import digest
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
+from holdfast.fields import fields_of, from_json, parse_setting, to_json, unknown
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method
 from holdfast.models.sources import folder_digest, is_own
-from holdfast.settings import Settings, fields_of, from_json, parse_setting, preset, to_json, unknown
+from holdfast.settings import MOST_THREADS, Settings, preset
 
 SEEDS = 2**32  # what every generator takes, random features' multiples of it included
 

@@ -13,14 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from holdfast.bench.spec import Spec
 from holdfast.errors import HoldfastError
-from holdfast.settings import unknown
-
-SHIPPED = Path(__file__).parents[1] / "studies/suites"
-View = Literal["main", "thresholds", "tau", "strategies", "cost"]
+from holdfast.fields import unknown
 
 LISTS = {"streams": str, "orders": (int, str), "methods": str, "seeds": int, "variants": dict}
 ONES = {
@@ -42,7 +39,7 @@ class Suite:
     name: str
     specs: tuple[Spec, ...]
     about: str = ""
-    view: View = "main"
+    view: str = "main"
     share: bool = True
     """Whether runs may share trainings; not where seconds are what is measured."""
     narrowed: bool = False
@@ -54,19 +51,22 @@ class Suite:
         return {"suite": self.name, "about": self.about, "view": self.view, "runs": runs}
 
 
-def shipped() -> dict[str, Path]:
-    """The suites that come with the package, by name."""
-    return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
-
-
-def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Sequence[str] = ()) -> Suite:
-    """A suite by its name or by the path of its file.
+def read_suite(
+    name: str,
+    instead: Mapping[str, Any] | None = None,
+    methods: Sequence[str] = (),
+    *,
+    named: Mapping[str, Path],
+    views: Mapping[str, bool],
+) -> Suite:
+    """A suite by its name, if it is one of `named`, or by the path of its file.
 
     `instead` replaces keys in every block; of the methods only those in `methods` are kept, if any are given.
+    `views` are the ways a report may show it, and whether its runs then share trainings.
     """
-    path = shipped().get(name) or Path(name)
+    path = named.get(name) or Path(name)
     if not path.is_file():
-        known = unknown(name, list(shipped()), "suite")
+        known = unknown(name, list(named), "suite")
         raise HoldfastError(f"{known}; or give the path of a TOML file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -77,10 +77,9 @@ def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Seq
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise HoldfastError(f"{name}: runs are tables; begin each with a line [[runs]]")
     view = content.pop("view", "main")
-    if view not in get_args(View):
-        raise HoldfastError(f"{name}: {unknown(view, list(get_args(View)), 'view')}")
-    # Where seconds are what is measured, every run does all of its own work.
-    about, share = content.pop("about", ""), content.pop("share", view != "cost")
+    if view not in views:
+        raise HoldfastError(f"{name}: {unknown(view, list(views), 'view')}")
+    about, share = content.pop("about", ""), content.pop("share", views[view])
     specs: dict[str, Spec] = {}
     for number, block in enumerate(blocks, start=1):
         where = f"{name}, runs {number}"

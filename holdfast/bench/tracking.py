@@ -11,7 +11,7 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
-from holdfast.settings import unknown
+from holdfast.fields import unknown
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

@@ -86,7 +86,8 @@ class Events(Progress):
 def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A worker at its job, and the file that holds what it says beside its events."""
     threads = str(job.spec.get("threads", 1))
-    environment = os.environ | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    environment = {"TOKENIZERS_PARALLELISM": "false"} | os.environ
+    environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     environment |= {} if job.gpu is None else {"CUDA_VISIBLE_DEVICES": job.gpu}
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
@@ -139,9 +140,9 @@ def main() -> None:
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     if job.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, job.cores)
-    from holdfast.app.terminal import start_torch
+    import torch
 
-    start_torch(job.spec["threads"])
+    torch.set_num_threads(job.spec["threads"])
     from holdfast.bench.run import run
     from holdfast.bench.spec import Spec
 

@@ -22,11 +22,11 @@ SOURCES = {
     "annomi-raw": ("annomi_raw", "uccollab/AnnoMI/42936645ec3857a9c84ab296a36a3c34b779ef49"),
 }
 
-Progress = Callable[[Path, int, int], None]
+OnFile = Callable[[Path, int, int], None]
 
 
 def fetch(
-    name: str, data_dir: Path, *, base_url: str = BASE_URL, progress: Progress | None = None
+    name: str, data_dir: Path, *, base_url: str = BASE_URL, progress: OnFile | None = None
 ) -> list[Path]:
     """Download the files of a stream that are not there yet, and return the paths of all of them.
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.data.readers import table_records
+from holdfast.data.readers import table_rows
 from holdfast.data.tasks import Scenario, Split, Stream, Task
 from holdfast.errors import HoldfastError
 
@@ -51,7 +51,7 @@ def annomi_from_csv(path: Path, seed: int = 0) -> Stream:
     if not path.is_file():
         raise _missing(path, "annomi-raw")
     domains: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
-    for _, row in table_records(path, columns):
+    for _, row in table_rows(path, columns):
         domain = _domain(row["topic"])
         if domain and row["interlocutor"] == "client":
             domains[domain].append((row["utterance_text"], row["client_talk_type"]))

@@ -32,7 +32,8 @@ class Row(NamedTuple):
 
 
 Rows = list[Row]
-Record = tuple[str, Mapping[str, Any]]  # the place, as an error names it, and the columns there
+Placed = tuple[str, Mapping[str, Any]]
+"""A row of a file: its place, as an error names it, and its columns."""
 
 
 def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str = "label") -> Rows:
@@ -42,8 +43,8 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
     """
     columns = (text_column, label_column)
     rows = [
-        Row(_cell(record, text_column, place), _cell(record, label_column, place), _split(record, place))
-        for place, record in _records(path, columns)
+        Row(_cell(row, text_column, place), _cell(row, label_column, place), _split(row, place))
+        for place, row in _placed_rows(path, columns)
     ]
     if not rows:
         raise HoldfastError(f"{path}: no rows; it needs one row per sentence with {' and '.join(columns)}")
@@ -58,7 +59,7 @@ def read_texts(path: str | Path, *, text_column: str = "text") -> list[str]:
         texts = [line.strip() for line in _lines(Path(path))]
         texts = [text for text in texts if text]
     else:
-        texts = [_cell(record, text_column, place) for place, record in _records(path, (text_column,))]
+        texts = [_cell(row, text_column, place) for place, row in _placed_rows(path, (text_column,))]
     if not texts:
         raise HoldfastError(f"{path}: no sentences in it")
     return texts
@@ -90,9 +91,9 @@ def digest(path: str | Path) -> str:
     return digest_of(files)
 
 
-def _records(path: str | Path, columns: Collection[str]) -> Iterator[Record]:
+def _placed_rows(path: str | Path, columns: Collection[str]) -> Iterator[Placed]:
     if _is_hugging_face(path):
-        return _hugging_face_records(str(path), columns)
+        return _hub_rows(str(path), columns)
     file = Path(path)
     if file.is_dir():
         raise HoldfastError(f"{file}: a folder; give one of its files")
@@ -102,10 +103,10 @@ def _records(path: str | Path, columns: Collection[str]) -> Iterator[Record]:
         raise HoldfastError(
             f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
         )
-    return json_records(file, columns) if file.suffix.lower() == ".jsonl" else table_records(file, columns)
+    return jsonl_rows(file, columns) if file.suffix.lower() == ".jsonl" else table_rows(file, columns)
 
 
-def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
+def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
     """The rows of a CSV or TSV file, each with its line number, once it is known to have these columns."""
     csv.field_size_limit(FIELD_LIMIT)
     reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
@@ -136,21 +137,21 @@ def table_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
         raise HoldfastError(f"{path}: the file is empty; it needs a header line and one row per sentence")
 
 
-def json_records(path: Path, columns: Collection[str]) -> Iterator[Record]:
+def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
     """The objects of a JSONL file, each with its line number, once it is known to have these columns."""
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
         try:
-            record = json.loads(line)
+            row = json.loads(line)
         except ValueError as error:
             reason = str(error).partition(":")[0]  # what follows counts lines within this one
             raise HoldfastError(f"{place}: broken JSON ({reason}); put one object on each line") from error
-        if not isinstance(record, dict):
+        if not isinstance(row, dict):
             raise HoldfastError(f"{place}: not a JSON object; put one object on each line")
-        _require(columns, record, place)
-        yield place, record
+        _require(columns, row, place)
+        yield place, row
 
 
 def _open(path: Path) -> BufferedReader:
@@ -186,8 +187,8 @@ def _require(columns: Collection[str], present: Collection[str], place: str) -> 
             )
 
 
-def _cell(record: Mapping[str, Any], column: str, place: str) -> str:
-    value = record[column]
+def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
+    value = row[column]
     if isinstance(value, list | dict):
         raise HoldfastError(f"{place}: column {column!r} is not a plain value; make it text")
     value = "" if value is None else str(value)
@@ -208,10 +209,10 @@ def whole(text: str) -> bool:
     return True
 
 
-def _split(record: Mapping[str, Any], place: str) -> str | None:
-    if "split" not in record:
+def _split(row: Mapping[str, Any], place: str) -> str | None:
+    if "split" not in row:
         return None
-    value = _cell(record, "split", place)
+    value = _cell(row, "split", place)
     if value not in SPLITS:
         raise HoldfastError(f"{place}: unknown split {value!r}; use {', '.join(SPLITS)}")
     return SPLITS[value]
@@ -222,19 +223,19 @@ def _is_hugging_face(path: str | Path) -> bool:
     return str(path).startswith(HUB) or any((Path(path) / mark).is_file() for mark in marks)
 
 
-def _hugging_face_records(path: str, columns: Collection[str]) -> Iterator[Record]:
+def _hub_rows(path: str, columns: Collection[str]) -> Iterator[Placed]:
     parts = hub_parts(path)
     for split, part in parts:
         place = f"{path}, split {split!r}" if split else path
         _require(columns, part.column_names, place)
         names = {column: getattr(part.features[column], "names", None) for column in columns}
-        for number, row in enumerate(part, start=1):
-            record = {column: _class_name(row[column], names[column]) for column in columns}
+        for number, found in enumerate(part, start=1):
+            row = {column: _class_name(found[column], names[column]) for column in columns}
             if len(parts) > 1:
-                record["split"] = split
-            elif "split" in row:
-                record["split"] = row["split"]
-            yield f"{place}, row {number}", record
+                row["split"] = split
+            elif "split" in found:
+                row["split"] = found["split"]
+            yield f"{place}, row {number}", row
 
 
 def _class_name(value: Any, names: list[str] | None) -> Any:

@@ -1,1 +1,1 @@
-"""The jobs behind the everyday commands."""
+"""The everyday jobs behind the commands: teach a file, answer for texts, test on a file."""

@@ -66,12 +66,12 @@ def learn(
         learner.progress = progress or Progress()
         learner.work_in(path / ".trials")
         if generations is not None:
-            learner.origin.keep = generations
+            learner.made_of.keep = generations
         usual = getattr(learner.method, "seconds", None)
         if seconds is not None:
             if usual is None:
                 raise HoldfastError(
-                    f"--budget is for auto; {learner.origin.method} searches as long as it must"
+                    f"--budget is for auto; {learner.made_of.method} searches as long as it must"
                 )
             learner.method.set(seconds=seconds)
         known = set(learner.classes_)
@@ -88,7 +88,7 @@ def learn(
         learner.history[-1]["rows"] = mark
         if seconds is not None:
             learner.method.set(seconds=usual)  # it was meant for this file
-        generation = state.commit(learner, path)
+        generation = learner.commit(path)
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
     new = [label for label in labels if label not in known]
@@ -132,12 +132,12 @@ def _opened(
     """The learner of a directory, or a new one; what was chosen at its beginning cannot be changed later."""
     if Store(path).current is None:
         training = replace(state.EVERYDAY, **settings)
-        return state.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
+        return Learner.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
     only_for_new(path, [*hyper_parameters, *settings])
-    learner = state.load(path)
+    learner = Learner.load(path)
     for name, asked, has in (
-        ("method", method, learner.origin.method),
-        ("model", model and state.named(model), learner.origin.model),
+        ("method", method, learner.made_of.method),
+        ("model", model and state.named(model), learner.made_of.model),
     ):
         if asked is not None and asked != has:
             raise HoldfastError(
@@ -183,10 +183,10 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
 def forget_label(path: Path, label: str, *, generations: int | None = None) -> tuple[int, str]:
     """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
     with state.working_in(path, new=False):
-        learner = state.load(path)
+        learner = Learner.load(path)
         traces = learner.forget(label)
         shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
-        return state.commit(learner, path, keep=generations), traces
+        return learner.commit(path, keep=generations), traces
 
 
 # ---- answering ----------------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]
 
 
 @dataclass
-class Report:
+class Evaluation:
     """How a learner does on a file."""
 
     score: float
@@ -290,7 +290,7 @@ class Report:
     """Gold labels down, predictions across."""
 
 
-def evaluate(learner: Learner, split: Split) -> Report:
+def evaluated(learner: Learner, split: Split) -> Evaluation:
     """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
     # Here, for scikit-learn takes seconds to import, and no other everyday command has a use for it.
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
@@ -303,7 +303,7 @@ def evaluate(learner: Learner, split: Split) -> Report:
         (label, *map(float, values[:3]), int(values[3])) for label, *values in zip(gold, *table, strict=True)
     ]
     matrix = confusion_matrix(split.labels, predicted, labels=shown)
-    return Report(macro_f1(split.labels, predicted), rows, shown, matrix.tolist())
+    return Evaluation(macro_f1(split.labels, predicted), rows, shown, matrix.tolist())
 
 
 def _short(text: str) -> str:

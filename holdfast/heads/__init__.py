@@ -1,10 +1,19 @@
 """Heads: what turns a sentence vector into a score per label. One is trained, the others are computed."""
 
-from holdfast.heads.closed import ClosedFormHead, Taught
+from holdfast.heads.base import Head, Taught, Vectors
+from holdfast.heads.closed import ClosedFormHead
 from holdfast.heads.discriminant import SLDAHead
-from holdfast.heads.linear import LinearHead
+from holdfast.heads.linear import LinearHead, ProbeHead
 from holdfast.heads.random_features import KLDAHead, RanPACHead
 
-Head = LinearHead | ClosedFormHead
-
-__all__ = ["ClosedFormHead", "Head", "KLDAHead", "LinearHead", "RanPACHead", "SLDAHead", "Taught"]
+__all__ = [
+    "ClosedFormHead",
+    "Head",
+    "KLDAHead",
+    "LinearHead",
+    "ProbeHead",
+    "RanPACHead",
+    "SLDAHead",
+    "Taught",
+    "Vectors",
+]

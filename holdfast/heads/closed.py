@@ -1,21 +1,20 @@
-"""What heads have in common that are computed and not trained."""
+"""Heads that are computed from running statistics instead of trained."""
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from holdfast.errors import HoldfastError
+from holdfast.heads.base import Head, Taught, Vectors
 from holdfast.heads.drift import relative_drift, ridge_map
+from holdfast.heads.linear import ProbeHead
 from holdfast.heads.sums import ClassSums, Scatter
 from holdfast.maths.equations import Params
-from holdfast.maths.metrics import macro_f1
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences
@@ -24,32 +23,17 @@ TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 
 UNTOLD = 10.0  # the temperature where no validation data has told one
 
 
-class Taught(NamedTuple):
-    """What a head is given of a task: sentence vectors and their labels."""
-
-    features: Tensor
-    labels: Sequence[str]
-
-
-class ClosedFormHead(nn.Module, ABC):
+class ClosedFormHead(Head):
     """Scores per label from running statistics; nothing in it is trained, and nothing is overwritten."""
 
     trained: ClassVar[bool] = False
+    has_past: ClassVar[bool] = False
 
     def __init__(self, width: int, *, seed: int = 0) -> None:
-        super().__init__()
+        super().__init__(seed)
         self.width = width
-        self.seed = seed
-        self.labels: list[str] = []
-        self.seen: list[str] = []
         # Per temperature, the log-likelihood of validation sentences, over all tasks.
         self.heat = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
-
-    # ---- what every head has ------------------------------------------------------------------------------
-
-    @abstractmethod
-    def forward(self, features: Tensor) -> Tensor:
-        """One score per label and sentence: log-probabilities up to a constant."""
 
     def add(self, labels: Sequence[str]) -> Params:
         """Make room for new labels. No weights come with them."""
@@ -62,27 +46,22 @@ class ClosedFormHead(nn.Module, ABC):
         """Take these labels, in this order, for statistics that are about to be loaded."""
         self.labels, self.seen = list(labels), list(seen)
 
-    def teach(self, labels: Sequence[str]) -> None:
-        """Mark labels as seen."""
-        self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
+    def probe(self, labels: Sequence[str]) -> Head:
+        """Return a throw-away linear head over these labels."""
+        probe = ProbeHead(self.width, seed=self.seed)
+        probe.add(labels)
+        probe.teach(labels)
+        return probe
 
-    @abstractmethod
-    def visible_rows(self) -> list[int]:
-        """The rows of labels that have been learnt: room made for a label is not yet a label."""
+    def answers(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Return the features themselves: importance without a trained head."""
+        return features
 
     # ---- what it remembers --------------------------------------------------------------------------------
 
     @abstractmethod
     def grow(self, classes: int) -> None:
         """Make room for new labels in the statistics."""
-
-    @abstractmethod
-    def statistics(self) -> Params:
-        """All that is remembered, by name."""
-
-    @abstractmethod
-    def load_statistics(self, statistics: Params) -> None:
-        """Put back what `statistics` gave."""
 
     def forget(self, label: str) -> str:
         """Drop a label; what still carries traces of it, or nothing if nothing does."""
@@ -97,21 +76,24 @@ class ClosedFormHead(nn.Module, ABC):
 
     # ---- learning -----------------------------------------------------------------------------------------
 
-    def learn(self, old: Taught, new: Taught, valid: Taught) -> dict[str, float]:
-        """Take a task in: carry the past along with the trunk, add the new sums, choose what is open.
-
-        `old` and `new` are the same sentences before and after the trunk moved (`old is new` if it did not).
-        """
-        notes = {"drift": 0.0}
-        if old is not new:
+    def absorb(self, vectors: Vectors) -> dict[str, float]:
+        """Carry the past along with the encoder, add the new sums, choose what is left open."""
+        new, notes = vectors.after("train"), {"drift": 0.0}
+        if vectors.moved:
+            old = vectors.before("train")
             notes["drift"] = relative_drift(old.features, new.features)
             self.carry(ridge_map(old.features, new.features))
         self.take_in(new)
-        # Where the trunk has been trained on these sentences, their features say nothing about others.
-        notes |= self.settle(valid, new if old is new else None)
+        # An encoder that was trained on these sentences says nothing by them about others.
+        valid = vectors.after("valid")
+        notes |= self.settle(valid, None if vectors.moved else new)
         if len(valid.labels):
             self.heat = self.heat + torch.tensor([self.likelihood(valid, t) for t in TEMPERATURES]).double()
         return notes
+
+    def absorb_valid(self, vectors: Vectors) -> None:
+        """Add the validation sentences to the sums."""
+        self.take_in(vectors.after("valid"))
 
     @abstractmethod
     def take_in(self, data: Taught, sign: int = 1) -> None:
@@ -134,16 +116,6 @@ class ClosedFormHead(nn.Module, ABC):
         """The row of each label."""
         index = {label: row for row, label in enumerate(self.labels)}
         return torch.tensor([index[label] for label in labels], dtype=torch.long)
-
-    @torch.no_grad()
-    def predict(self, features: Tensor) -> list[str]:
-        """The label of each sentence vector."""
-        visible = self.visible_rows()
-        return [self.labels[visible[i]] for i in self(features)[:, visible].argmax(1).tolist()]
-
-    def score(self, data: Taught) -> float:
-        """Macro-F1 on sentence vectors; no number if there are none."""
-        return macro_f1(data.labels, self.predict(data.features)) if len(data.labels) else math.nan
 
     @property
     def temperature(self) -> float:
@@ -189,14 +161,6 @@ class ClosedFormHead(nn.Module, ABC):
         scores = [self.score(part) if self.visible_rows() else 0.0 for part in self.left_out(data)]
         found = torch.tensor(scores, dtype=torch.float64)
         return float(found.mean()), float(found.std(correction=0)) / max(len(scores) - 1, 1) ** 0.5
-
-    def distances(self, features: Tensor) -> Tensor:
-        """How far each sentence is from anything known."""
-        raise HoldfastError("this head has no distance to tell unknown inputs by; use slda or klda")
-
-    def threshold(self, keep: float) -> float:
-        """The distance within which this share of known sentences lies."""
-        raise HoldfastError("this head has no distance to tell unknown inputs by; use slda or klda")
 
 
 class SumsHead(ClosedFormHead):

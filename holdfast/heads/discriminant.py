@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import HoldfastError
-from holdfast.heads.closed import Option, SumsHead, Taught
+from holdfast.heads.base import Taught
+from holdfast.heads.closed import Option, SumsHead
 from holdfast.heads.sums import Scatter
 from holdfast.maths.equations import Params
 

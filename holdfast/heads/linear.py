@@ -10,12 +10,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.data.tasks import Task
+from holdfast.errors import HoldfastError
+from holdfast.heads.base import Head
 from holdfast.maths.equations import Params
 
 Visible = Literal["seen", "all"]
 
 
-class LinearHead(nn.Module):
+class LinearHead(Head):
     """A linear layer whose rows are keyed by label and appear with it.
 
     A row's first values depend on (seed, label) alone, so they do not depend on the order of tasks or on
@@ -24,19 +27,16 @@ class LinearHead(nn.Module):
     """
 
     trained: ClassVar[bool] = True
-    temperature: ClassVar[float] = 1.0
+    has_past: ClassVar[bool] = True
 
     def __init__(self, width: int, *, seed: int = 0, visible: Visible = "seen") -> None:
-        super().__init__()
+        super().__init__(seed)
         self.linear = _linear(torch.empty(0, width), torch.empty(0))
-        self.labels: list[str] = []
-        self.seen: list[str] = []
-        self.seed = seed
         self.visible = visible
 
     def forward(self, features: Tensor) -> Tensor:
         """Raw logits, one column per row of the head."""
-        logits: Tensor = self.linear(features)
+        logits: Tensor = self.linear(features.to(self.linear.weight))
         return logits
 
     def add(self, labels: Sequence[str]) -> Params:
@@ -61,10 +61,6 @@ class LinearHead(nn.Module):
         self.add(labels)
         self.teach(seen)
 
-    def teach(self, labels: Sequence[str]) -> None:
-        """Mark labels as seen."""
-        self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
-
     def forget(self, label: str) -> str:
         """Drop a label's row; what still carries traces of it."""
         kept = [row for row, name in enumerate(self.labels) if name != label]
@@ -79,12 +75,30 @@ class LinearHead(nn.Module):
             return list(range(len(self.labels)))
         return [row for row, label in enumerate(self.labels) if label in self.seen]
 
-    def statistics(self) -> Params:
-        """What it remembers beside its weights: nothing."""
-        return {}
+    def admit(self, task: Task) -> None:
+        """Training by gradient needs two labels, and validation sentences to stop by."""
+        super().admit(task)
+        if len(task.labels) < 2:
+            raise HoldfastError(
+                f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"
+            )
+        if not len(task.valid):
+            raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
+        if unknown := sorted(set(task.valid.labels) - set(task.labels)):
+            raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
 
-    def load_statistics(self, statistics: Params) -> None:
-        """Nothing to put back."""
+    def probe(self, labels: Sequence[str]) -> Head:
+        """Return this head: it trains with the encoder."""
+        return self
+
+    def answers(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits of visible labels."""
+        return logits[:, self.visible_rows()]
+
+    @property
+    def temperature(self) -> float:
+        """1: the logits are trained as log-probabilities."""
+        return 1.0
 
     def _row(self, label: str) -> Tensor:
         """Weights and bias of a new row: uniform within 1/sqrt(width), as torch starts a linear layer."""
@@ -93,6 +107,12 @@ class LinearHead(nn.Module):
         bound = 1 / math.sqrt(self.linear.in_features)
         values = torch.rand(self.linear.in_features + 1, generator=generator, dtype=torch.float32)
         return (2 * values - 1) * bound
+
+
+class ProbeHead(LinearHead):
+    """A throw-away head over the labels of one task, under which an encoder is trained for another head."""
+
+    has_past: ClassVar[bool] = False
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:

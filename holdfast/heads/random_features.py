@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.heads.closed import ClosedFormHead, Option, SumsHead, Taught
+from holdfast.heads.base import Taught
+from holdfast.heads.closed import ClosedFormHead, Option, SumsHead
 from holdfast.heads.discriminant import SLDAHead, Weighting
 from holdfast.maths.equations import Params
 

@@ -1,5 +1,14 @@
 """How much a model's answers depend on each weight: equation 1 of the paper, and other estimators."""
 
 from holdfast.importance.per_sample import fisher, mas, mean_gradients, perturbation
+from holdfast.importance.sequences import SequenceSums, sequence_fisher, sequence_mas
 
-__all__ = ["fisher", "mas", "mean_gradients", "perturbation"]
+__all__ = [
+    "SequenceSums",
+    "fisher",
+    "mas",
+    "mean_gradients",
+    "perturbation",
+    "sequence_fisher",
+    "sequence_mas",
+]

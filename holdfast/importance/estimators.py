@@ -9,28 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast.importance import per_sample as importance
+from holdfast.data.batches import Examples
+from holdfast.importance import per_sample
 from holdfast.importance.per_sample import Convention, FisherLabels
 from holdfast.maths.equations import normalised
 from holdfast.maths.params import Params, precise, trainable
+from holdfast.models import Classifier
 
-if TYPE_CHECKING:
-    from holdfast.data.batches import Examples
-    from holdfast.models.classifier import Classifier
-
-Importance = Literal["mas", "fisher", "si", "rwalk"]
+EstimatorName = Literal["mas", "fisher", "si", "rwalk"]
 Trace = Params  # "what/weight name" -> tensor
 Extra = Callable[[str, Tensor], Tensor | float]
 
 
 @dataclass(frozen=True)
-class Training:
+class EndedTraining:
     """A training that is over: where it began, where the model is now, what was noted on the way."""
 
     model: Classifier
@@ -53,25 +51,25 @@ class Estimator:
     ) -> None:
         """Watch a training through step hooks; `extra` is what regularisers have added to a gradient."""
 
-    def finish(self, over: Training) -> Params:
+    def finish(self, over: EndedTraining) -> Params:
         """The importance of the weights this training ended with."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class MAS(Estimator):
+class MASEstimator(Estimator):
     """How much the answers depend on a weight."""
 
     convention: Convention = "per-sample"
 
-    def finish(self, over: Training) -> Params:
+    def finish(self, over: EndedTraining) -> Params:
         """One pass over the data, labels unused."""
         torch.manual_seed(over.seed)  # for the convention that measures with dropout on
-        return importance.mas(over.model, over.data, convention=self.convention, batch_size=over.batch_size)
+        return per_sample.mas(over.model, over.data, convention=self.convention, batch_size=over.batch_size)
 
 
 @dataclass(frozen=True)
-class Fisher(Estimator):
+class FisherEstimator(Estimator):
     """How much the log-likelihood of labels depends on a weight."""
 
     labels: FisherLabels = "true"
@@ -80,14 +78,14 @@ class Fisher(Estimator):
         """The expectation over labels takes one pass for each."""
         return len(model.head.visible_rows()) if self.labels == "expected" else 1
 
-    def finish(self, over: Training) -> Params:
+    def finish(self, over: EndedTraining) -> Params:
         """One pass over the data, or one per label."""
-        return importance.fisher(
+        return per_sample.fisher(
             over.model, over.data, labels=self.labels, batch_size=over.batch_size, seed=over.seed
         )
 
 
-class Pathwise(Estimator):
+class Observer(Estimator):
     """Watches every step: the gradient of the task loss before it, and how far it really went."""
 
     def passes(self, model: Classifier) -> int:
@@ -122,7 +120,7 @@ class Pathwise(Estimator):
 
 
 @dataclass(frozen=True)
-class SI(Pathwise):
+class SIEstimator(Observer):
     """Synaptic intelligence: the loss a weight's way has saved, per squared distance."""
 
     damping: float = 0.1
@@ -131,7 +129,7 @@ class SI(Pathwise):
         """ω += -g Δθ."""
         _add(trace, f"path/{name}", -gradient * (after - before))
 
-    def finish(self, over: Training) -> Params:
+    def finish(self, over: EndedTraining) -> Params:
         """Ω = max(0, ω) / ((θ - θ_start)² + ξ)."""
         found = {}
         for name, weight in trainable(over.model).items():
@@ -142,7 +140,7 @@ class SI(Pathwise):
 
 
 @dataclass(frozen=True)
-class RWalk(Pathwise):
+class RWalkEstimator(Observer):
     """Riemannian walk: Fisher information plus the loss saved per unit of KL divergence walked."""
 
     damping: float = 1e-3
@@ -180,7 +178,7 @@ class RWalk(Pathwise):
             score[name] = trace.get(f"score/{name}", torch.zeros_like(here))
         return fisher, score
 
-    def finish(self, over: Training) -> Params:
+    def finish(self, over: EndedTraining) -> Params:
         """Ω = F + s, both brought to [0, 1]."""
         return self.combined(over.model, *self.parts(over.model, over.trace))
 
@@ -195,9 +193,14 @@ def _add(trace: Trace, key: str, value: Tensor) -> None:
     trace[key] = trace[key] + value if key in trace else value
 
 
-ESTIMATORS: dict[Importance, Callable[[], Estimator]] = {
-    "mas": MAS,
-    "fisher": Fisher,
-    "si": SI,
-    "rwalk": RWalk,
+ESTIMATORS: dict[EstimatorName, Callable[[], Estimator]] = {
+    "mas": MASEstimator,
+    "fisher": FisherEstimator,
+    "si": SIEstimator,
+    "rwalk": RWalkEstimator,
 }
+
+
+def estimator_named(name: EstimatorName, convention: Convention = "per-sample") -> Estimator:
+    """Return an estimator by name; MAS with its convention."""
+    return MASEstimator(convention) if name == "mas" else ESTIMATORS[name]()

@@ -8,25 +8,23 @@ transformers train a sample's gradient is a product of what the layer saw and wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from holdfast import distributed
 from holdfast.data.batches import Batch, Examples
-from holdfast.errors import HoldfastError
+from holdfast.fields import check_word
 from holdfast.maths.losses import IGNORED
-from holdfast.maths.params import Params, precise, trainable
-from holdfast.models.classifier import Classifier, Output
-from holdfast.settings import unknown
+from holdfast.maths.params import Params, eval_mode, trainable
+from holdfast.models import Classifier, Output
 
 Convention = Literal["per-sample", "lacl"]
 FisherLabels = Literal["true", "sample", "expected"]
-SequenceKind = Literal["mas", "fisher"]
 Score = Callable[[Output, Batch], Tensor]  # one number per sample, to be back-propagated
 LACL_CHUNK = 20
 
@@ -46,7 +44,7 @@ def mas(
     def squared_norm(output: Output, batch: Batch) -> Tensor:
         return model.answers(output).square().sum(1)
 
-    _known(convention, Convention, "convention")
+    check_word(convention, Convention, "convention")
     if convention == "lacl":
         return _lacl(model, data, squared_norm)
     return _mean_over_samples(model, data, squared_norm, torch.abs, batch_size)
@@ -60,7 +58,7 @@ def fisher(
     y is the true label (the empirical Fisher), one drawn from the model's own p, or all of them weighted by p
     (the expectation itself, at one pass per label).
     """
-    _known(labels, FisherLabels, "labels")
+    check_word(labels, FisherLabels, "labels")
     rows = model.head.visible_rows()
     column = torch.full((len(model.head.labels),), -1)
     column[rows] = torch.arange(len(rows))
@@ -85,80 +83,6 @@ def fisher(
 
     parts = [_mean_over_samples(model, data, score(pick), torch.square, batch_size) for pick in picks]
     return {name: torch.stack([part[name] for part in parts]).sum(0) for name in parts[0]}
-
-
-def _known(word: str, kinds: Any, name: str) -> None:
-    """Refuse a word that names nothing: it would be taken for the last of those that do."""
-    if word not in (known := get_args(kinds)):
-        raise HoldfastError(unknown(word, list(known), name))
-
-
-class SequenceSums:
-    """Importance of a language model, one sequence at a time: constant memory, and it can stop and go on."""
-
-    def __init__(self, model: nn.Module, kind: SequenceKind = "mas", *, squared: bool = False) -> None:
-        _known(kind, SequenceKind, "kind")
-        self.kind = kind
-        self.squared = squared
-        self.count = 0
-        self.sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in trainable(model).items()}
-
-    def add(self, model: nn.Module, sequence: Mapping[str, Tensor]) -> None:
-        """Take in one sequence: `input_ids`, and `labels` that are IGNORED outside the output."""
-        weights = trainable(model)
-        device = next(iter(weights.values())).device
-        ids, labels = sequence["input_ids"].to(device), sequence["labels"].to(device)
-        if ids.dim() == 2:  # a batch: row by row
-            for row in range(len(ids)):
-                self.add(model, {name: value[row] for name, value in sequence.items()})
-            return
-        if "attention_mask" in sequence:
-            kept = sequence["attention_mask"].to(device).bool()
-            ids, labels = ids[kept], labels[kept]
-        # What answers token t are the logits at t - 1.
-        asked = labels[1:] != IGNORED
-        if not asked.any():
-            return
-        with eval_mode(model):
-            logits = precise(model(input_ids=ids[None]).logits[0, :-1][asked])
-            if self.kind == "fisher":
-                likely = nn.functional.cross_entropy(logits, labels[1:][asked], reduction="sum")
-                score = likely / len(logits) ** 0.5
-            else:
-                norms = logits.square().sum(1) if self.squared else logits.norm(dim=1)
-                score = norms.mean()
-            found = torch.autograd.grad(score, list(weights.values()), allow_unused=True)
-        magnitude = torch.square if self.kind == "fisher" else torch.abs
-        for name, gradient in zip(weights, found, strict=True):
-            if gradient is not None:
-                self.sums[name] += magnitude(precise(gradient))
-        self.count += 1
-
-    def mean(self) -> Params:
-        """The mean over the sequences so far."""
-        return {name: total / max(self.count, 1) for name, total in self.sums.items()}
-
-
-def sequence_mas(
-    model: nn.Module, sequences: Iterable[Mapping[str, Tensor]], *, squared: bool = False
-) -> Params:
-    """α_j = (1/n) Σ_i |∂ (1/T_i) Σ_t ‖z_it‖ / ∂θ_j| over the T_i output tokens of each sequence.
-
-    The paper's extension to text generation. Prompt and padding do not count. `squared` takes the squared
-    norm, as MAS does for classifiers.
-    """
-    sums = SequenceSums(model, "mas", squared=squared)
-    for sequence in sequences:
-        sums.add(model, sequence)
-    return sums.mean()
-
-
-def sequence_fisher(model: nn.Module, sequences: Iterable[Mapping[str, Tensor]]) -> Params:
-    """F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: the curvature of the mean loss per token."""
-    sums = SequenceSums(model, "fisher")
-    for sequence in sequences:
-        sums.add(model, sequence)
-    return sums.mean()
 
 
 def perturbation(
@@ -278,7 +202,7 @@ def _lacl(model: Classifier, data: Examples, score: Score) -> Params:
 # ---- per-sample gradients from one backward pass -----------------------------------------------------
 
 Owner = tuple[nn.Module, str]  # a parameter's module and its name in it
-Record = dict[nn.Module, list[tuple[Tensor, Tensor]]]  # each call of a layer: its input and its output
+Calls = dict[nn.Module, list[tuple[Tensor, Tensor]]]  # each call of a layer: its input and its output
 
 
 def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Owner]:
@@ -299,9 +223,9 @@ def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Own
 
 
 @contextmanager
-def _recorded(owners: dict[str, Owner]) -> Iterator[Record]:
+def _recorded(owners: dict[str, Owner]) -> Iterator[Calls]:
     """Note what every owning layer is given and what it answers."""
-    record: Record = {}
+    record: Calls = {}
 
     def watch(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         record.setdefault(module, []).append((inputs[0].detach(), output))
@@ -314,7 +238,7 @@ def _recorded(owners: dict[str, Owner]) -> Iterator[Record]:
             handle.remove()
 
 
-def _per_sample(total: Tensor, record: Record, owners: dict[str, Owner]) -> Iterator[tuple[str, Tensor]]:
+def _per_sample(total: Tensor, record: Calls, owners: dict[str, Owner]) -> Iterator[tuple[str, Tensor]]:
     """Each owned weight's gradient, one per sample: all calls and all tokens of a sample added up."""
     calls = [(module, x, output) for module, seen in record.items() for x, output in seen]
     # Only the layers' outputs are asked for: the batch's own weight gradients are never computed.
@@ -337,14 +261,3 @@ def _closed_form(module: nn.Module, kind: str, x: Tensor, g: Tensor) -> Tensor:
         return g.transpose(1, 2) @ x
     assert isinstance(module, nn.LayerNorm)
     return (g * nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)).sum(1)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run the block without dropout."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

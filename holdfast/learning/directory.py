@@ -1,4 +1,4 @@
-"""A learner in a directory: made, opened, saved, and described by a model card."""
+"""The directory of a learner: what it was made of, who may write there, its model card."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from holdfast import __version__
 from holdfast.errors import HoldfastError
-from holdfast.heads import ClosedFormHead
-from holdfast.learning.learner import Learner
+from holdfast.heads import Head
 from holdfast.methods import METHODS
-from holdfast.models import build_classifier
+from holdfast.models import Classifier
 from holdfast.models.adapters import Adapter
-from holdfast.models.classifier import Classifier
 from holdfast.models.sources import is_own
-from holdfast.settings import Settings, from_json, preset, to_json, unknown
-from holdfast.storage.files import locked, write_bytes
+from holdfast.settings import Settings, preset
+from holdfast.storage.files import locked
 from holdfast.storage.generations import Store
 
 KEEP = 5
@@ -45,81 +43,9 @@ class Origin:
     keep: int = KEEP
 
 
-def create(
-    model: str = "minilm",
-    method: str = "auto",
-    *,
-    settings: Settings = EVERYDAY,
-    seed: int = 0,
-    generations: int = KEEP,
-    **hyper_parameters: Any,
-) -> Learner:
-    """A learner that has learnt nothing yet; `generations` of it are kept on disk."""
-    if method not in METHODS:
-        raise HoldfastError(unknown(method, list(METHODS), "method"))
-    if method == "mtl":
-        raise HoldfastError("mtl learns all tasks at once and needs all their data; choose another method")
-    if strange := sorted(set(hyper_parameters) - set(METHODS[method].hyper_parameters())):
-        known = list(METHODS[method].hyper_parameters())
-        raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
-    made = METHODS[method](**hyper_parameters)
-    model = named(model)
-    classifier = build_classifier(model, settings, seed=seed, method=made)
-    origin = Origin(method, model, fingerprint(classifier), dict(_json(settings)), seed, generations)
-    learner = Learner(
-        classifier, made, settings=settings, seed=seed, fixed=frozenset(hyper_parameters), origin=origin
-    )
-    return learner
-
-
 def named(model: str) -> str:
-    """The name of an encoder that holds from any working directory."""
+    """Return the name of an encoder that holds from any working directory."""
     return str(Path(model).resolve()) if is_own(model) else model
-
-
-def load(path: Path, generation: int | None = None) -> Learner:
-    """The learner of a directory, as it was saved last or at a generation."""
-    tensors, meta = Store(path).load(generation)
-    origin = origin_of(meta, path)
-    if origin.method not in METHODS:
-        raise HoldfastError(f"{path} was made with the method {origin.method!r}, which this Holdfast has not")
-    values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
-    fixed = {name: values[name] for name in meta["fixed"]}
-    settings = dataclasses.replace(Settings(), **from_json(Settings, origin.settings))
-    learner = create(origin.model, origin.method, settings=settings, seed=origin.seed, **fixed)
-    found = learner.origin.fingerprint
-    if found != origin.fingerprint:
-        raise HoldfastError(
-            f"{path} was made with another model than the one now called {origin.model!r} "
-            f"(fingerprint {origin.fingerprint}, here {found}); put that model back"
-        )
-    learner.load_state(tensors, meta["learner"])
-    learner.origin = origin
-    return learner
-
-
-def save(learner: Learner, path: Path) -> int:
-    """Commit what the learner is now as the next generation; its number."""
-    with working_in(path):
-        return commit(learner, path)
-
-
-def commit(learner: Learner, path: Path, *, keep: int | None = None) -> int:
-    """The same for a caller that holds the lock already, who may want fewer generations to stay this once."""
-    if learner.origin is None:
-        raise HoldfastError("this learner does not know what it was made of; make it with Learner.create")
-    tensors, state = learner.state()
-    meta = {
-        "holdfast": __version__,
-        "origin": dataclasses.asdict(learner.origin),
-        "fixed": sorted(learner.fixed),
-        "learner": state,
-    }
-    number = Store(path, keep or learner.origin.keep).commit(tensors, _json(meta))
-    # The lesson is learnt: a card that cannot be written is no reason to repeat it.
-    with suppress(HoldfastError):
-        write_bytes(path / "README.md", card(learner).encode())
-    return number
 
 
 @contextmanager
@@ -161,8 +87,8 @@ def origin_of(meta: Any, path: Path) -> Origin:
     for said, owner in ((made, Origin), (origin.settings, Settings), (hparams, method)):
         if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
             raise HoldfastError(
-                f"{path} says {strange[0]!r}, which this Holdfast ({__version__}) does not know: damaged, "
-                f"or made by another version ({meta.get('holdfast')}); use that one"
+                f"{path} says {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
+                f"damaged, or made by another version ({meta.get('holdfast')}); use that one"
             )
     return origin
 
@@ -171,7 +97,7 @@ def _names(owner: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(owner)]
 
 
-def fingerprint(model: Classifier) -> str:
+def encoder_fingerprint(model: Classifier) -> str:
     """A hash of the encoder's own weights as they come, adapters left out."""
     inside = {
         id(weight)
@@ -188,10 +114,9 @@ def fingerprint(model: Classifier) -> str:
     return total.hexdigest()[:16]
 
 
-def card(learner: Learner) -> str:
-    """The model card: what it knows, from what it was made, how to use it and what it keeps."""
-    origin, head = learner.origin, learner.model.head
-    traces = "sums per label" if isinstance(head, ClosedFormHead) else "trained weights"
+def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
+    """Return the model card: what a learner knows, what it was made of, how to use it and what it keeps."""
+    traces = "trained weights" if head.trained else "sums per label"
     lines = [
         "---",
         "library_name: holdfast",
@@ -202,7 +127,7 @@ def card(learner: Learner) -> str:
         "# A Holdfast learner",
         "",
         f"Method `{origin.method}` on the encoder `{origin.model}` (fingerprint {origin.fingerprint}), "
-        f"{len(learner.classes_)} labels, {learner.tasks_seen} lessons, Holdfast {__version__}.",
+        f"{len(labels)} labels, {len(history)} lessons, Holdfast {version_of('holdfast')}.",
         "",
         "```python",
         "from holdfast import Learner",
@@ -221,10 +146,9 @@ def card(learner: Learner) -> str:
     lines += [
         f"| {_cell(entry['task'])} | {entry['sentences']} | {entry['new']} | {_percent(entry['score'])} | "
         f"{'-' if entry['drift'] is None else format(entry['drift'], '.3f')} |"
-        for entry in learner.history
+        for entry in history
     ]
-    labels = ", ".join(f"`{_cell(label)}`" for label in learner.classes_)
-    return "\n".join([*lines, "", "## Labels", "", labels, ""])
+    return "\n".join([*lines, "", "## Labels", "", ", ".join(f"`{_cell(name)}`" for name in labels), ""])
 
 
 def _cell(text: str) -> str:
@@ -235,5 +159,9 @@ def _percent(score: float | None) -> str:
     return "-" if score is None else f"{100 * score:.1f}"
 
 
-def _json(value: Any) -> Any:
-    return to_json(dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value)  # type: ignore[arg-type]
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package; None in a checkout that was never installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
@@ -18,11 +17,9 @@ from holdfast.data.batches import Examples
 from holdfast.maths import params as P
 from holdfast.maths.losses import IGNORED
 from holdfast.maths.params import Params
+from holdfast.methods.base import Training
+from holdfast.models import Classifier
 from holdfast.settings import Settings
-
-if TYPE_CHECKING:
-    from holdfast.methods.base import Method
-    from holdfast.models.classifier import Classifier
 
 
 @dataclass
@@ -37,40 +34,44 @@ class FitResult:
     samples: int = 0
     diverged: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
+    carried: dict[str, Params] = field(default_factory=dict)
+    """The state that belongs to the weights it ended with."""
 
 
 def fit(
     model: Classifier,
-    method: Method,
+    training: Training,
     train: Examples,
     valid: Examples,
     settings: Settings,
     *,
     seed: int,
     accelerator: Accelerator,
-    deployed: Callable[[], Params] | None = None,
+    deployed: Callable[[int], Params] | None = None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
     """Train until the validation task loss of the deployed weights stops falling; end with the best of them.
 
     Epoch 0, the start weights, is a candidate. Any strictly lower loss is a new best, but only a gain above
-    `min_delta` resets patience. The method's state goes back to the best epoch together with the weights.
+    `min_delta` resets patience. What the training carries goes back to the best epoch with the weights.
     With nothing to train this does nothing.
     """
-    result = FitResult()
+    result = FitResult(carried=_copied(training.carried))
     weights = P.trainable(model)
     if not weights or not len(train):
         return result
-    deployed = deployed or (lambda: P.snapshot(model))
+    deployed = deployed or (lambda epoch: P.snapshot(model))
+    if training.begin is not None:
+        P.restore(model, training.begin)
     was_training = model.training
     torch.manual_seed(seed)
     shuffle = torch.Generator().manual_seed(seed)
     runner = accelerator.prepare_model(model)
-    optimizer = accelerator.prepare_optimizer(method.optimizer(weights))
+    optimizer = accelerator.prepare_optimizer(training.make_optimizer(weights))
     steps = math.ceil(len(train) / settings.batch_size)
     warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
 
-    best = _Best(deployed(), method.state_dict(), math.inf)
+    best = _Best(deployed(0), _copied(training.carried), math.inf)
     start = _valid_loss(model, best.params, valid, settings.batch_size)
     # A start that cannot be judged must not win: nothing compares as lower than NaN.
     best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
@@ -80,7 +81,7 @@ def fit(
         started = time.perf_counter()
         sums: dict[str, Tensor] = {}
         for batch in train.batches(settings.batch_size, shuffle):
-            losses = method.losses(runner, batch.to(accelerator.device))
+            losses = training.losses(runner, batch.to(accelerator.device))
             optimizer.zero_grad()
             accelerator.backward(sum(losses.values()))
             optimizer.step()
@@ -90,7 +91,7 @@ def fit(
         result.seconds += time.perf_counter() - started
         result.epochs, result.batches, result.samples = epoch, epoch * steps, epoch * len(train)
 
-        candidate = deployed()
+        candidate = deployed(epoch)
         loss = _valid_loss(model, candidate, valid, settings.batch_size)
         means = {name: _mean_over_processes(value) / steps for name, value in sums.items()}
         result.history.append(means | {"valid": loss})
@@ -99,7 +100,7 @@ def fit(
             result.diverged = True
             break
         if loss < best.loss:
-            best = _Best(candidate, method.state_dict(), loss)
+            best = _Best(candidate, _copied(training.carried), loss)
             result.best_epoch, result.valid_loss = epoch, loss
         if reference - loss > settings.min_delta:
             reference, patience = loss, settings.patience
@@ -108,7 +109,7 @@ def fit(
             if patience == 0:
                 break
     P.restore(model, best.params)
-    method.load_state_dict(best.state)
+    result.carried = best.carried
     model.train(was_training)
     accelerator.free_memory()  # it would keep every optimiser it was ever given
     return result
@@ -117,8 +118,12 @@ def fit(
 @dataclass
 class _Best:
     params: Params
-    state: dict[str, Any]
+    carried: dict[str, Params]
     loss: float
+
+
+def _copied(carried: dict[str, Params]) -> dict[str, Params]:
+    return {group: {n: value.clone() for n, value in params.items()} for group, params in carried.items()}
 
 
 @torch.no_grad()

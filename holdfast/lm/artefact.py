@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.importance.per_sample import SequenceKind, SequenceSums
+from holdfast.importance.sequences import SequenceKind, SequenceSums
 from holdfast.lm.half import quick_half
 from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from holdfast.importance.per_sample import eval_mode
 from holdfast.lm.finetune import sequence_losses
 from holdfast.lm.text import Sequences, collate
-from holdfast.maths.equations import relative_importance
-from holdfast.maths.params import Params, precise
+from holdfast.maths.params import Params, eval_mode
 
 
 @torch.no_grad()
@@ -40,16 +38,3 @@ def _answers(model: nn.Module, sequences: Sequences, pad: int, batch: int) -> It
 def wise_ft(start: Params, tuned: Params, share: float) -> Params:
     """WiSE-FT (Wortsman et al., CVPR 2022): θ = (1 - g) θ_0 + g θ_ft."""
     return {name: torch.lerp(value, tuned[name], share) for name, value in start.items()}
-
-
-def la_merge(
-    start: Params, ahead: Params, past: Mapping[str, Tensor], new: Mapping[str, Tensor], amount: float
-) -> Params:
-    """θ = θ_la + m ρ (θ_0 - θ_la): of each weight the past's share is given back, without a training."""
-    merged = {}
-    for name, value in ahead.items():
-        rho = relative_importance(precise(past[name]), precise(new[name])).to(value.device)
-        merged[name] = torch.lerp(precise(value), precise(start[name]), (amount * rho).clamp(max=1)).to(
-            value.dtype
-        )
-    return merged

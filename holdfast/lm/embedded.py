@@ -9,7 +9,7 @@ import textwrap
 from functools import cache
 from pathlib import Path
 
-from holdfast.lm.tasks import Part
+from holdfast.lm.tasks import AbilityPart
 from holdfast.lm.text import Pair
 
 MODULES = (
@@ -112,7 +112,7 @@ def _problem(rng: random.Random) -> Pair:
     return Pair(f"Question: {text}\nAnswer:", f" {work}")
 
 
-def part_of(items: tuple[Pair, ...], part: Part) -> list[Pair]:
+def part_of(items: tuple[Pair, ...], part: AbilityPart) -> list[Pair]:
     """Training, validation and test items, always the same."""
     first, last = SHARES[part]
     return list(items[len(items) * first // 10 : len(items) * last // 10])

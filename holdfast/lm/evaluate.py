@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from holdfast.errors import HoldfastError
-from holdfast.importance.per_sample import eval_mode
 from holdfast.lm import sandbox
 from holdfast.lm.half import quick_half
 from holdfast.lm.tasks import Program, code_of, final_number, plain_number
 from holdfast.lm.text import Pair, Sequences, collate
 from holdfast.maths.losses import IGNORED
+from holdfast.maths.params import eval_mode
 
-Told = Callable[[int, int], None]
+OnItem = Callable[[int, int], None]
 
 
 def _silent(done: int, total: int) -> None:
@@ -37,7 +37,7 @@ class Loss:
 
 @torch.no_grad()
 def output_loss(
-    model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: Told = _silent
+    model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: OnItem = _silent
 ) -> Loss:
     """The loss over all output tokens of some sequences; prompt and padding do not count."""
     device = next(model.parameters()).device
@@ -87,7 +87,7 @@ def context_of(model: Any) -> int | None:
 
 
 def gsm8k_exact(
-    model: Any, tokenizer: Any, items: Sequence[Pair], shots: Sequence[Pair], told: Told = _silent
+    model: Any, tokenizer: Any, items: Sequence[Pair], shots: Sequence[Pair], told: OnItem = _silent
 ) -> dict[str, float]:
     """The share of problems whose final number is right: the last one said, or strictly that after ####."""
     before = "".join(f"{shot.prompt}{shot.answer}\n\n" for shot in shots)
@@ -102,7 +102,7 @@ def gsm8k_exact(
 
 
 def mbpp_pass(
-    model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: Told = _silent
+    model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: OnItem = _silent
 ) -> dict[str, float]:
     """pass@1: the share of tasks whose first, greedy program passes all of its tests, really run."""
     before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
@@ -117,4 +117,4 @@ def mbpp_pass(
 def passes(item: Program, code: str) -> bool:
     """Whether a program passes the tests of a task."""
     whole = "\n".join(["from __future__ import annotations", item.setup, code, *item.tests])
-    return sandbox.run(whole).outcome == "passed"
+    return sandbox.run_program(whole).outcome == "passed"

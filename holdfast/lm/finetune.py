@@ -46,7 +46,7 @@ class Collapsed(HoldfastError):
     """The loss is not a number any more."""
 
 
-class Examples(Dataset[dict[str, Tensor]]):
+class Tuned(Dataset[dict[str, Tensor]]):
     """Sequences, each with a weight if there are weights."""
 
     def __init__(self, sequences: Sequences, weights: Sequence[float] | None = None) -> None:
@@ -131,12 +131,12 @@ def finetune(
         remove_unused_columns=False,
         use_cpu=not torch.cuda.is_available(),
     )
-    callbacks: list[TrainerCallback] = [Told(on_step)] if on_step else []
+    callbacks: list[TrainerCallback] = [OnStep(on_step)] if on_step else []
     trainer = Tuner(
         model,
         arguments,
         data_collator=partial(collate, pad=pad),
-        train_dataset=Examples(train, weights),
+        train_dataset=Tuned(train, weights),
         callbacks=[*callbacks, *([protect] if protect else [])],
     )
     trainer.remove_callback(PrinterCallback)
@@ -185,7 +185,7 @@ def _same_settings(out: Path, recipe: Recipe, train: Sequences, protect: Protect
         )
 
 
-class Told(TrainerCallback):
+class OnStep(TrainerCallback):
     """Passes on how far a training is."""
 
     def __init__(self, on_step: Callable[[int, int, float], None]) -> None:

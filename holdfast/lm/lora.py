@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
-from holdfast.importance.per_sample import SequenceSums
+from holdfast.importance.sequences import SequenceSums
 from holdfast.lm.artefact import Importance
 from holdfast.maths.params import Params, precise, trainable
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import Any, Literal, get_args
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 from torch.optim import SGD, Optimizer
 from transformers import TrainerCallback
 
 from holdfast.errors import HoldfastError
+from holdfast.fields import unknown
 from holdfast.lm.artefact import Importance, fingerprint
-from holdfast.lm.clipping import Clipping
 from holdfast.lm.lora import carried, matters_now, on_adapters
 from holdfast.lm.loss_form import LossForm
 from holdfast.lm.rounding import Rounding, near
@@ -35,7 +37,6 @@ from holdfast.lm.shards import Total, cut_like, local, plain_name, same_everywhe
 from holdfast.lm.weighing import CAP, Normalise, check_values, normalised, relatively
 from holdfast.maths.equations import Strategy
 from holdfast.maths.params import precise, restore, snapshot, trainable
-from holdfast.settings import unknown
 from holdfast.steps.proximal import STRONGEST, has_own_steps, pulled, skipped, step_sizes
 from holdfast.storage.files import read_json, write_json
 from holdfast.storage.generations import read_tensors, write_tensors
@@ -98,7 +99,8 @@ class Protect(TrainerCallback):
         scaled = normalised(values, normalise, cap)
         self.weights = {name: self._kept(value, weights[name]) for name, value in scaled.items()}
         self.names = {weight: name for name, weight in weights.items()}
-        self.clipping = Clipping(weights.values())
+        self.clipped = 1.0
+        """The factor by which the gradients of the latest step were clipped."""
         self.loss_form = LossForm(self.penalty)
         self.mark: str | None = None
         """The fingerprint of the anchor, once it is kept on disk."""
@@ -106,13 +108,18 @@ class Protect(TrainerCallback):
         """Of the optimiser, so far."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
-        self._handles: list[Any] = []
+        self._undo = ExitStack()
         self._said = False
         """Whether it has been said that step sizes cannot be read."""
 
     def _kept(self, value: Tensor, weight: Tensor) -> Tensor:
         """Where and how finely anchor and importance are kept: as the weight itself, if nothing is said."""
         return value.to(device=self._device or value.device, dtype=self._dtype or weight.dtype)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does anything at all."""
+        return bool(self.lam) or self.budget is not None
 
     def settings(self) -> dict[str, Any]:
         """What a training that goes on must have in common with the one that began."""
@@ -122,14 +129,17 @@ class Protect(TrainerCallback):
 
     # ---- in a loop of one's own ---------------------------------------------------------------------------
 
-    def attach(self, model: nn.Module, optimizer: Optimizer) -> Protect:
-        """Protect every step of this optimiser, until `detach`."""
+    def attach(self, model: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> Protect:
+        """Protect every step of this optimiser, until `detach`.
+
+        `clip` is the norm that gradients are clipped to just before the step. Clip here, not with
+        `clip_grad_norm_`: a step that was clipped by a factor s must be pulled back by a factor s less.
+        """
         self.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
-        holds = bool(self.lam) or self.budget is not None
-        if holds and any(group.get("weight_decay") for group in inner.param_groups):
+        if self.holds and any(group.get("weight_decay") for group in inner.param_groups):
             raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
-        if holds and any(group["lr"] is None for group in inner.param_groups):
+        if self.holds and any(group["lr"] is None for group in inner.param_groups):
             raise HoldfastError("this optimiser chooses its own rate, which a hold cannot follow: give it lr")
         # Wrapping may have put other objects in the place of weights: FSDP2 does.
         self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
@@ -144,7 +154,6 @@ class Protect(TrainerCallback):
                     f"{name} has another shape than when Protect was made: make it after resizing, and "
                     "measure the importance on the resized model"
                 )
-        self.clipping = Clipping(self.names)
         own = [weight for group in inner.param_groups for weight in group["params"]]
         if any(map(sharded, own)):
             self._check_shards()
@@ -154,12 +163,26 @@ class Protect(TrainerCallback):
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
-            self._handles += self.loss_form.attach(model, inner) if self.lam else []
-        elif holds:
+            for handle in self.loss_form.attach(model, inner) if self.lam else ():
+                self._undo.callback(handle.remove)
+        elif self.holds:
             self._follow()
-            self.clipping.start()
-            self._handles.append(inner.register_step_post_hook(self._pull))
+            self._undo.callback(inner.register_step_post_hook(self._pull).remove)
+        self.clipped = 1.0
+        if clip:
+            self._undo.callback(inner.register_step_pre_hook(partial(self._clip, clip)).remove)
         return self
+
+    def _clip(self, most: float, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        """Clip gradients as `clip_grad_norm_` does, and remember the factor."""
+        grads = [w.grad for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
+        spread = [grad for grad in grads if sharded(grad)]
+        alone = [grad for grad in grads if not sharded(grad)]
+        total = math.hypot(*(float(whole(get_total_norm(some))) for some in (alone, spread) if some))
+        self.clipped = min(1.0, most / (total + 1e-6)) if math.isfinite(total) else 1.0
+        if self.clipped < 1:
+            for grad in grads:
+                grad.mul_(self.clipped)
 
     def _check_shards(self) -> None:
         """What cannot be held where weights are spread over processes."""
@@ -183,15 +206,12 @@ class Protect(TrainerCallback):
 
     def detach(self) -> None:
         """Leave model and optimiser as they were."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self.clipping.stop()
+        self._undo.close()
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         """The proximal step of every weight."""
-        clipped, spent, rounding = self.clipping.taken(), Total(), Rounding(self.steps)
+        spent, rounding = Total(), Rounding(self.steps)
         self.steps += 1
         if skipped(optimizer):
             return
@@ -200,7 +220,7 @@ class Protect(TrainerCallback):
                 name = self.names.get(weight)
                 if name is not None and name in self.weights:
                     r, scales = self._step_of(optimizer, weight, group)
-                    factor = clipped.get(id(weight), 1.0) if scales else 1.0
+                    factor = self.clipped if scales else 1.0
                     spent.add(self._pull_one(name, weight, r, factor, rounding), weight)
         if self.budget is not None:
             self.spent = spent.everywhere()
@@ -268,7 +288,13 @@ class Protect(TrainerCallback):
             self._resume(out, state.global_step)
         elif args.save_strategy != "no":
             self._keep(out, first=state.is_world_process_zero)
-        self.attach(kwargs["model"], kwargs["optimizer"])
+        if self.mode == "loss" or not self.holds or not args.max_grad_norm:
+            self.attach(kwargs["model"], kwargs["optimizer"])
+            return
+        # The Trainer does not say by how much it clips: this callback clips in its place.
+        self.attach(kwargs["model"], kwargs["optimizer"], clip=args.max_grad_norm)
+        self._undo.callback(setattr, args, "max_grad_norm", args.max_grad_norm)
+        args.max_grad_norm = 0.0
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Note the strength before a checkpoint is written: one without a note could not be gone on from."""

@@ -69,7 +69,7 @@ exec(compile(code, "<program>", "exec"), {"__name__": "program"})
 """
 
 
-def run(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
+def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
     """Run a program; it passes if it ends by itself without an error."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-sandbox-"))
     place.chmod(0o777)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from holdfast.data.readers import jsonl_rows
 from holdfast.errors import HoldfastError
-from holdfast.lm.text import Pair, read_jsonl
+from holdfast.lm.text import Pair
 
-Part = Literal["train", "valid", "test", "shots"]
+AbilityPart = Literal["train", "valid", "test", "shots"]
 GSM8K = "github.com/openai/grade-school-math (grade_school_math/data)"
 MBPP = "github.com/google-research/google-research (mbpp)"
 
@@ -21,10 +23,10 @@ NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 
 
-def gsm8k(folder: Path, part: Part) -> list[Pair]:
+def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
     """GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
     path = _there(folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl"), GSM8K)
-    rows = [_text_fields(path, number, row, "question", "answer") for number, row in read_jsonl(path)]
+    rows = [_text_fields(place, row, "question", "answer") for place, row in jsonl_rows(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
     parts = {"train": pairs[:-HELD_OUT], "valid": pairs[-HELD_OUT:], "shots": pairs[:32]}
     return parts.get(part, pairs)
@@ -63,7 +65,7 @@ class Program:
         )
 
 
-RANGES: dict[Part, tuple[int, int]] = {
+RANGES: dict[AbilityPart, tuple[int, int]] = {
     "shots": (1, 10),
     "test": (11, 510),
     "valid": (511, 600),
@@ -71,21 +73,21 @@ RANGES: dict[Part, tuple[int, int]] = {
 }
 
 
-def programs(folder: Path, part: Part) -> list[Program]:
+def programs(folder: Path, part: AbilityPart) -> list[Program]:
     """MBPP's tasks of one of its parts."""
     path, (first, last) = _there(folder / "mbpp" / "mbpp.jsonl", MBPP), RANGES[part]
     found = []
-    for number, row in read_jsonl(path):
+    for place, row in jsonl_rows(path):
         if "task_id" not in row or "test_list" not in row:
-            raise HoldfastError(f"{path}, line {number}: no task_id or test_list; is this MBPP?")
+            raise HoldfastError(f"{place}: no task_id or test_list; is this MBPP?")
         if first <= int(row["task_id"]) <= last:
-            text, code = _text_fields(path, number, row, "text", "code")
+            text, code = _text_fields(place, row, "text", "code")
             setup = row.get("test_setup_code", "")
             found.append(Program(text, _unix(code), tuple(row["test_list"]), setup))
     return found
 
 
-def mbpp(folder: Path, part: Part) -> list[Pair]:
+def mbpp(folder: Path, part: AbilityPart) -> list[Pair]:
     """MBPP's tasks and their solutions; without the tests, which take more room than either."""
     return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
@@ -109,8 +111,8 @@ def _unix(code: str) -> str:
     return code.replace("\r\n", "\n").strip("\n")
 
 
-def _text_fields(path: Path, number: int, row: dict[str, Any], *names: str) -> tuple[str, ...]:
+def _text_fields(place: str, row: Mapping[str, Any], *names: str) -> tuple[str, ...]:
     for name in names:
         if not isinstance(row.get(name), str):
-            raise HoldfastError(f"{path}, line {number}: the field {name!r} is missing or not text")
+            raise HoldfastError(f"{place}: the field {name!r} is missing or not text")
     return tuple(row[name] for name in names)

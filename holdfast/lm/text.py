@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.data.readers import HUB, hub_parts, whole
+from holdfast.data.readers import HUB, Placed, hub_parts, jsonl_rows, whole
 from holdfast.errors import HoldfastError
 from holdfast.maths.losses import IGNORED
 
@@ -35,35 +34,15 @@ class Pair:
     answer: str
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file with their line numbers; a broken line is an error that names it."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8"
-        raise HoldfastError(f"cannot read {path}: {reason}") from error
-    for number, line in enumerate(text.split("\n"), start=1):  # other separators may stand in a text
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise HoldfastError(
-                f"{path}, line {number}: not JSON ({error}); mend or delete the line"
-            ) from None
-        if not isinstance(found, dict):
-            raise HoldfastError(f"{path}, line {number}: expected an object with a prompt and an answer")
-        yield number, found
-
-
 def read_pairs(path: Path | str) -> list[Pair]:
     """The pairs of a JSONL file or of `hf:owner/name`, whatever of the usual names their fields have."""
+    rows: Iterable[Placed]
     if str(path).startswith(HUB):
         parts = dict(hub_parts(str(path)))
         split = "train" if "train" in parts else next(iter(parts))
         rows = ((f"{path}, row {number}", dict(row)) for number, row in enumerate(parts[split], start=1))
     else:
-        rows = ((f"{path}, line {number}", row) for number, row in read_jsonl(Path(path)))
+        rows = jsonl_rows(Path(path))
     pairs, names = [], None
     for place, found in rows:
         names = names or next((pair for pair in FIELDS if all(name in found for name in pair)), None)
@@ -74,7 +53,7 @@ def read_pairs(path: Path | str) -> list[Pair]:
             if not isinstance(found.get(name), str):
                 raise HoldfastError(f"{place}: the field {name!r} is missing or not text")
             if not whole(found[name]):
-                raise HoldfastError(f"{place}: the field {name!r} holds half a character; mend the line")
+                raise HoldfastError(f"{place}: the field {name!r} holds an unpaired surrogate; fix the line")
         if not found[names[1]].strip():
             raise HoldfastError(f"{place}: the field {names[1]!r} is empty; fill or delete it")
         prompt, answer = found[names[0]], found[names[1]]

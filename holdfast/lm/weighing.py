@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from holdfast.errors import HoldfastError
-from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.importance.relative import modified, relative
+from holdfast.maths.equations import Strategy
 from holdfast.maths.params import Params, precise
 
 Normalise = Literal["global", "tensor", "none"]
@@ -61,14 +62,13 @@ def relatively(
 ) -> Params:
     """α' (equations 4 and 5) of importances that are brought to one scale, that of the past."""
     scale = _mean(past) or 1.0
+    among = relative(
+        {name: precise(value) / scale for name, value in past.items()},
+        {name: precise(ahead[name]).to(value.device) / scale for name, value in past.items()},
+        fraction=fraction,
+    )
     held = normalised(past, normalise, cap)
-    found = {}
-    for name, value in past.items():
-        rho = relative_importance(precise(value) / scale, precise(ahead[name]).to(value.device) / scale)
-        tau = cutoff(rho, fraction)
-        lowest, highest = up_bounds(tau, lam, lam_max or 0.0)
-        found[name] = modulate(held[name], rho, tau, lowest + up * (highest - lowest), down, strategy)
-    return found
+    return modified(held, among, lam=lam, lam_max=lam_max or 0.0, up=up, down=down, strategy=strategy)
 
 
 def _mean(values: Params) -> float:

@@ -1,1 +1,1 @@
-"""Pure functions of tensors and values: the paper, losses, metrics."""
+"""Pure functions of tensors and values: the paper's equations, losses and metrics."""

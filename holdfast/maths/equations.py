@@ -1,7 +1,7 @@
 """The paper in its own order and symbols: one small pure function per equation.
 
 Suresh, Nkisi-Orji, Wiratunga: "Relative Parameter Importance in Task-Agnostic Replay-Free Continual
-Learning". Equation 1, the importance itself, needs a model and is in `importance.py`; equation 2 is the
+Learning". Equation 1, the importance itself, needs a model and is in `importance/`; equation 2 is the
 task loss, in `losses.py`. No function here changes an argument.
 """
 
@@ -79,6 +79,17 @@ def pool(
         raise ValueError(f"unknown pooling {how!r}: use mean, max, {', '.join(weights)}")
     old, new = weights[how]
     return {name: old * past + new * alpha_new[name] for name, past in alpha_past.items()}
+
+
+def merge(start: Params, ahead: Params, past: Params, new: Params, amount: float) -> Params:
+    """θ = θ_la + m ρ (θ_{k-1} - θ_la): give back the past's share ρ of each weight, `amount` (m) times."""
+    merged = {}
+    for name, there in ahead.items():
+        dtype = torch.promote_types(there.dtype, torch.float32)  # half precision cannot hold a small share
+        rho = relative_importance(past[name].to(there.device, dtype), new[name].to(there.device, dtype))
+        share = (amount * rho).clamp(max=1)
+        merged[name] = torch.lerp(there.to(dtype), start[name].to(dtype), share).to(there.dtype)
+    return merged
 
 
 def normalised(params: Params) -> Params:

@@ -13,23 +13,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from holdfast import distributed
-from holdfast.errors import HoldfastError
 from holdfast.maths.params import precise
 
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Scenario, Task
-
 IGNORED = -100  # the label of a sample that only fills up a batch
-ClassWeights = Literal["task", "paper", "none"]
-# Scaled inverse frequencies of the whole AnnoMI corpus, as the paper's authors typed them in.
-PAPER_WEIGHTS = {"change": 0.41, "sustain": 0.89, "neutral": 0.16}
 
 
 @dataclass(frozen=True)
@@ -67,26 +59,6 @@ class Objective:
         return (p - p.square()) * (weights / distributed.total(weights.sum()))[:, None]
 
 
-def objective(
-    scenario: Scenario,
-    task: Task,
-    part: Literal["train", "valid"],
-    *,
-    rows: Sequence[str],
-    seen: Sequence[str],
-    class_weights: ClassWeights = "task",
-) -> Objective:
-    """The loss of one split of a task, for a head with these rows of which `seen` have been taught."""
-    prior, weights = torch.ones(len(rows)), torch.ones(len(rows))
-    if scenario == "class-incremental":
-        counts = (task.train if part == "train" else task.valid).counts()
-        prior = relaxed_prior(counts, current=task.labels, rows=rows, seen=seen)
-    elif scenario == "domain-incremental":
-        chosen = _class_weights(task, class_weights)
-        weights = torch.tensor([chosen.get(label, 1.0) for label in rows])
-    return Objective(prior.log(), weights)
-
-
 def relaxed_prior(
     counts: Mapping[str, int], *, current: Sequence[str], rows: Sequence[str], seen: Sequence[str]
 ) -> Tensor:
@@ -99,19 +71,6 @@ def relaxed_prior(
 def balanced_weights(counts: Counter[str]) -> dict[str, float]:
     """Class weights n/(K n_c): every class weighs the same in total."""
     return {label: counts.total() / (len(counts) * count) for label, count in counts.items()}
-
-
-def _class_weights(task: Task, kind: ClassWeights) -> Mapping[str, float]:
-    if kind == "none":
-        return {}
-    if kind == "task":
-        return balanced_weights(task.train.counts())
-    if unknown := [label for label in task.labels if label not in PAPER_WEIGHTS]:
-        raise HoldfastError(
-            f"class_weights=paper knows {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has "
-            f"{unknown[0]!r}; use class_weights=task"
-        )
-    return PAPER_WEIGHTS
 
 
 def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0) -> Tensor:

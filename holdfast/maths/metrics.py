@@ -126,3 +126,8 @@ def _cell(F: Matrix, k: int, i: int) -> float:
 def _mean(values: Sequence[float]) -> float:
     """The mean, 0 for a one-task stream, where nothing can be forgotten or transferred."""
     return sum(values) / len(values) if values else 0.0
+
+
+def percent(value: float | None) -> str:
+    """A score as the paper prints it."""
+    return "-" if value is None else f"{100 * value:.2f}"

@@ -45,6 +45,17 @@ def using(model: nn.Module, params: Params) -> Iterator[None]:
         restore(model, own)
 
 
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Run the block without dropout."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def predict(model: nn.Module, params: Params, *args: Any, **kwargs: Any) -> Any:
     """The model's answer under other weights, without touching its own: how teachers are run."""
     return torch.func.functional_call(model, params, args, kwargs)
@@ -96,6 +107,7 @@ def size(params: Params) -> int:
 
 __all__ = [
     "Params",
+    "eval_mode",
     "grow",
     "kind_of",
     "layer_of",

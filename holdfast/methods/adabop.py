@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
-from holdfast.importance import per_sample as importance
+from holdfast import importance
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
 from holdfast.maths import params as P
 from holdfast.maths.params import Params
 from holdfast.methods import search
-from holdfast.methods.base import Kind
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.methods.strength import Regulariser
-from holdfast.settings import setting
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
+from holdfast.methods.search import Decision
 from holdfast.steps import projection
 from holdfast.steps.projection import Selection
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
 
 PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # of (λ_s, λ_l), from the paper's appendix
 EPSILONS = (0.002, 0.004)
@@ -33,7 +27,7 @@ GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in 
 
 
 @dataclass
-class AdaBOP(Regulariser):
+class AdaBOP(Method):
     """Adaptive orthogonal projection: each layer's update is projected away from the inputs of earlier tasks.
 
     A layer whose gradient correlates with the previous task's gets the loose λ_s, the others the strict λ_l.
@@ -48,8 +42,9 @@ class AdaBOP(Regulariser):
     Keeps: a matrix of second moments per linear layer, and the previous task's gradients
     """
 
+    cannot: ClassVar[dict[str, str]] = REGULARISER
     strengths: ClassVar[tuple[str, ...]] = ("lam_s", "lam_l")
-    state: ClassVar[dict[str, Kind]] = {"moments": "fixed", "tokens": "fixed", "gradients": "zeros"}
+    state: ClassVar[dict[str, StateKind]] = {"moments": "fixed", "tokens": "fixed", "gradients": "zeros"}
 
     lam_s: float = setting(0.03, "strength for layers related to the previous task", least=0, below=math.inf)
     lam_l: float = setting(0.08, "strength for the others; both 0: no projection", least=0, below=math.inf)
@@ -75,14 +70,16 @@ class AdaBOP(Regulariser):
     tokens: Params = field(default_factory=dict, init=False, repr=False)
     gradients: Params = field(default_factory=dict, init=False, repr=False)
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """Correlate with the previous task, choose each layer's λ, build the projectors."""
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Correlate with the previous task, choose each layer's λ, and project every update."""
         now = self.starting_gradients(learner)
-        active = bool(self.moments) and (self.lam_s > 0 or self.lam_l > 0)
-        self.projectors = {place: self.projector(place, now) for place in self.moments} if active else {}
+        if not self.moments or (self.lam_s == 0 and self.lam_l == 0):
+            return Training(self.lr)
+        projectors = {place: self.projector(place, now) for place in self.moments}
         past = set(learner.past_rows)
         new = [row for row in range(len(learner.model.head.labels)) if row not in past]
-        self.free: dict[str, Sequence[int]] = {"head.linear": new}
+        step = partial(projection.project_after_step, projectors=projectors, free={"head.linear": new})
+        return Training(self.lr, around_step=(step,))
 
     def projector(self, place: str, now: Params) -> torch.Tensor:
         """One layer's projector; where its λ is 0 every direction is open."""
@@ -97,14 +94,7 @@ class AdaBOP(Regulariser):
         )
         return P / torch.linalg.norm(P) if self.normalize and self.selection != "soft" else P
 
-    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
-        """AdamW with every update projected."""
-        optimizer = super().optimizer(params)
-        if self.projectors:
-            projection.project_after_step(optimizer, params, self.projectors, self.free)
-        return optimizer
-
-    def starting_gradients(self, learner: Learner) -> Params:
+    def starting_gradients(self, learner: LearnerView) -> Params:
         """The mean gradient of the task where its training starts: one pass, shared by all trials."""
         size = learner.settings.batch_size
 
@@ -113,9 +103,9 @@ class AdaBOP(Regulariser):
             with P.using(learner.model, learner.start):
                 return importance.mean_gradients(learner.model, learner.train, batch_size=size)
 
-        return learner.once("gradients", compute, each_rate=False)
+        return learner.once("gradients", compute)
 
-    def after_task(self, learner: Learner, task: Task) -> None:
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Pool the second moments of all inputs so far, each token counting the same."""
         self.gradients = self.starting_gradients(learner)
         size = learner.settings.batch_size
@@ -127,7 +117,7 @@ class AdaBOP(Regulariser):
             tokens[place] = tokens[place] + self.tokens[place]
         self.moments, self.tokens = moments, tokens
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Learning rate, and the paper's grid of (λ_s, λ_l) and ε by validation score."""
         searched = self.moments and self.selection != "fraction"
         grid = search.unfixed(GRID if searched else [{}], learner.fixed)

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar, Literal
 
-from holdfast.methods.la_slda import LASLDA
-from holdfast.methods.search import Choice, Decision, Trial
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.heads import ClosedFormHead, Head
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.sums import Scatter
+from holdfast.methods import knobs, over_slda, search
+from holdfast.methods.base import LearnerView, Plan
+from holdfast.methods.closed_form import COMPUTED
+from holdfast.methods.la import LA
+from holdfast.methods.quadratic import PullForm
+from holdfast.methods.search import Decision, Trial
+from holdfast.methods.slda import slda_head
 from holdfast.models import Adapters
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.settings import Settings
 
 PROBE = 32  # sentences that tell how fast this machine is
 TRAINING = 3  # a training step takes about as long as three looks
 
 
 @dataclass
-class Auto(LASLDA):
+class Auto(LA):
     """slda while the frozen encoder is good enough, la+slda where one look-ahead shows that it is not.
 
     The frozen head's cross-validated score on the task is compared with thr times the score of one look-ahead
@@ -37,50 +42,63 @@ class Auto(LASLDA):
     Keeps: n_k, s_k and S_k of every label; once the trunk has moved also α
     """
 
+    cannot: ClassVar[dict[str, str]] = {}
+    reduces_to_seq: ClassVar[bool | str] = COMPUTED
     adapters: ClassVar[Adapters] = "where possible"
 
+    penalty: PullForm = knobs.penalty("proximal")
+    importance: Literal["mas"] = setting("mas", "mas alone needs no labels and no trained head")
+    shrinkage: float | None = knobs.shrinkage()
+    weighting: Weighting = knobs.weighting()
+    scatter: Scatter = knobs.scatter()
     seconds: float = setting(60.0, "budget of seconds for trainings on one task; 0: stay frozen", least=0)
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Return discriminant analysis."""
+        return slda_head(self, width, seed)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the trunk moves."""
+        return over_slda.moves(self)
+
+    def plain_plan(self, learner: LearnerView) -> Plan:
+        """Search λ with the plain importance, down from where nothing moves."""
+        return over_slda.hold_plan(self, learner, {"down": None})
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Stay, or look ahead once and decide; then the search of la+slda as long as time allows."""
         began = time.monotonic()
-        still: Trial = yield self.still
+        still: Trial = yield over_slda.STILL
 
         def stay(why: str, **notes: float) -> Decision:
             return Decision(still, {"chose": "frozen", "why": why, **notes})
 
-        if len(task.labels) < 2 or not len(task.valid):
+        if not over_slda.can_train(task):
             return stay("one label or no validation sentences: nothing to train on")
-        with learner.using(learner.trial(task, self.still)):
-            frozen, error = learner.features.cross_validated(task)
-        if frozen + error >= self.share(learner):
+        frozen, error = cross_validated(learner, still)
+        share = search.share_to_keep(self.thr, learner.scenario)
+        if frozen + error >= share:
             return stay("no training could be better by enough", frozen=frozen)
         if not learner.model.adaptable:
             return stay("this encoder has no adapters to train", frozen=frozen)
-        each = self.seconds_of_a_training(learner, task)
+        each = seconds_of_a_training(learner, task)
         if time.monotonic() - began + each > self.seconds:
             return stay(f"a look-ahead would take about {each:.0f} s, over the budget", frozen=frozen)
-        self.stand_in(learner)
+        over_slda.stand_in(self, learner)
         rates = sorted(learner.rates())
         gold = yield {"lr": rates[len(rates) // 2], "lam": 0.0}
         notes = {"frozen": frozen, "gold": gold.score}
-        if frozen + error >= self.enough(learner, gold):
+        if frozen + error >= share * gold.score:
             return stay("a look-ahead was not better by enough", **notes)
-        decision = yield from self.within(began, each, self.moving(learner, task), still, gold)
+        decision = yield from self.within(began, each, super().plan(learner, task), still, gold)
         why = f"a look-ahead reached {100 * gold.score:.1f} where frozen features reach {100 * frozen:.1f}"
         if math.isfinite(decision.trial.choice["lam"]):
             return Decision(decision.trial, decision.notes | notes | {"chose": "moving features", "why": why})
         late = "budget" in decision.notes.get("flags", ())
         return stay("out of time" if late else "on validation sentences it does as well", **notes)
 
-    def within(
-        self,
-        began: float,
-        longest: float,
-        plan: Generator[Choice, Trial, Decision],
-        still: Trial,
-        gold: Trial,
-    ) -> Generator[Choice, Trial, Decision]:
+    def within(self, began: float, longest: float, plan: Plan, still: Trial, gold: Trial) -> Plan:
         """Follow a search while the longest training so far still fits in the budget.
 
         Then take the best training that holds on to the past, if it beats a trunk that stays.
@@ -103,15 +121,24 @@ class Auto(LASLDA):
         best = max(held, key=lambda trial: trial.score, default=gold if first else still)
         return Decision(best, {"flags": ["budget"]})
 
-    def seconds_of_a_training(self, learner: Learner, task: Task) -> float:
-        """An estimate from the speed of a few sentences."""
-        texts = task.train.texts[:PROBE]
-        started = time.monotonic()
-        learner.model.embed(texts)
-        each = (time.monotonic() - started) / len(texts)
-        return TRAINING * each * len(task.train) * learner.settings.epochs
-
-    def after_task(self, learner: Learner, task: Task) -> None:
-        """Importance costs as much as an epoch: it is measured only if the trunk has ever moved."""
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
+        """Measure importance, which costs as much as an epoch, only if the trunk has ever moved."""
         if self.moves or self.alpha:
-            super().after_task(learner, task)
+            super().consolidate(learner, task)
+
+
+def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
+    """Return the frozen head's score on the training sentences, left out in turn, and its error."""
+    with learner.using(still):
+        head = learner.model.head
+        assert isinstance(head, ClosedFormHead)
+        return head.cross_validated(learner.vectors.before("train"))
+
+
+def seconds_of_a_training(learner: LearnerView, task: Task) -> float:
+    """Estimate how long a training takes from the speed of a few sentences."""
+    texts = task.train.texts[:PROBE]
+    started = time.monotonic()
+    learner.model.embed(texts)
+    each = (time.monotonic() - started) / len(texts)
+    return TRAINING * each * len(task.train) * learner.settings.epochs

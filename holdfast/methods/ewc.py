@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.importance.estimators import Estimator, Fisher
+from holdfast.fields import setting
+from holdfast.importance.estimators import Estimator, FisherEstimator
 from holdfast.importance.per_sample import FisherLabels
 from holdfast.methods.quadratic import Quadratic
-from holdfast.settings import setting
 
 
 @dataclass
@@ -24,5 +24,5 @@ class EWC(Quadratic):
     labels: FisherLabels = setting("true", "labels of the Fisher: true, sample(d from the model) or expected")
 
     def estimator(self) -> Estimator:
-        """Squared per-sample gradients of the log-likelihood."""
-        return Fisher(self.labels)
+        """Return squared per-sample gradients of the log-likelihood."""
+        return FisherEstimator(self.labels)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from holdfast.methods.closed_form import ClosedForm, Discriminant
-from holdfast.methods.search import Choice, Decision, Trial, best_rate
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.heads import Head
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.sums import Scatter
+from holdfast.methods import knobs
+from holdfast.methods.base import LearnerView, Plan
+from holdfast.methods.closed_form import ClosedForm
+from holdfast.methods.search import Decision, best_rate
+from holdfast.methods.slda import slda_head
+from holdfast.models import Adapters
+from holdfast.settings import Settings
 
 
 @dataclass
-class FirstSLDA(Discriminant, ClosedForm):
+class FirstSLDA(ClosedForm):
     """Adapters learn the first task under a throw-away head; from then on only the sums grow.
 
     Equation: L = L_task(θ) on task 1, θ fixed afterwards; scores as in slda
@@ -27,10 +31,19 @@ class FirstSLDA(Discriminant, ClosedForm):
     Keeps: n_k, s_k and S_k of every label: d(d+3)/2 + 1 numbers each
     """
 
-    lr: float = setting(3e-4, "learning rate of the first task", least=0)
+    adapters: ClassVar[Adapters] = "always"
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """The best learning rate on the first task, if it can be trained on; then nothing moves."""
+    lr: float = setting(3e-4, "learning rate of the first task", least=0)
+    shrinkage: float | None = knobs.shrinkage()
+    weighting: Weighting = knobs.weighting()
+    scatter: Scatter = knobs.scatter()
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Return discriminant analysis."""
+        return slda_head(self, width, seed)
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the best learning rate on the first task, if it can be trained on; then nothing moves."""
         if learner.tasks_seen or len(task.labels) < 2 or not len(task.valid):
             return Decision((yield {"lr": 0.0}))
         return Decision((yield from best_rate(learner.rates(), {})))

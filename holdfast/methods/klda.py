@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.fields import setting
 from holdfast.heads import Head, KLDAHead
 from holdfast.heads.random_features import WIDTHS, Combine
-from holdfast.methods.closed_form import FrozenTrunk
-from holdfast.settings import Settings, setting
+from holdfast.methods.closed_form import ClosedForm
+from holdfast.settings import Settings
 
 
 @dataclass
-class KLDA(FrozenTrunk):
+class KLDA(ClosedForm):
     """Discriminant analysis on random Fourier features: the same sums, of a kernel's features.
 
     What the first task says of the features (mean, spread, median distance) is fixed from then on.

@@ -1,31 +1,26 @@
-"""Look-Ahead continual learning with relative parameter importance: the paper's method."""
+"""Look-Ahead continual learning with relative parameter importance: the paper's method, algorithm 1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
-from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
-from holdfast.maths.params import Params, layer_of
-from holdfast.methods import search
-from holdfast.methods.consolidating import AnyImportance
-from holdfast.methods.quadratic import Quadratic
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
+from holdfast.importance.per_sample import Convention
+from holdfast.importance.relative import Relative, histograms, mean_by_layer, modified, relative
+from holdfast.maths.equations import Params, Pooling, Strategy, up_bounds
+from holdfast.methods import knobs, quadratic, search
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
+from holdfast.methods.search import Choice, Decision
+from holdfast.steps.proximal import Pull
 
 
 @dataclass
-class LA(AnyImportance, Quadratic):
+class LA(Method):
     """LA-MAS: look ahead at what a task would change, then hold only what the past needs more than it does.
 
     Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
@@ -36,8 +31,21 @@ class LA(AnyImportance, Quadratic):
     Paper: Suresh, Nkisi-Orji, Wiratunga: relative parameter importance (algorithm 1)
     Cost: E_la·b to look ahead + b to measure + E·b + b to measure the importance
     Two tasks: E1·b1 + b1 + E2_la·b2 + b2 + E2·b2
+    Extras: b2, the last consolidation
+    Keeps: α, the pooled importance (one number per trainable weight)
     """
 
+    state: ClassVar[dict[str, StateKind]] = quadratic.STATE
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+    cannot: ClassVar[dict[str, str]] = REGULARISER
+
+    lam: float = knobs.lam()
+    thr: float | None = knobs.thr()
+    penalty: quadratic.PullForm = knobs.penalty()
+    pooling: Pooling = knobs.pooling()
+    keep: float = knobs.keep()
+    importance: EstimatorName = knobs.importance()
+    convention: Convention = knobs.convention()
     down: float | None = setting(
         None, "lambda_down, from 0 to 1; none: the plain importance", least=0, most=1
     )
@@ -55,66 +63,44 @@ class LA(AnyImportance, Quadratic):
     modulate_head: bool = setting(False, "re-weight the head too")
     budget: int = setting(40, "trials of lambda_down and lambda_up", least=1)
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """Phase 1: look ahead, unless this training has no penalty or a plain one."""
-        weights = self.modulated(self.ahead(learner, task)) if self.modulates else self.alpha
-        super().before_task(learner, task)
-        self.pulls = {name: replace(pull, weights=weights) for name, pull in self.pulls.items()}
+    alpha: Params = field(default_factory=dict, init=False, repr=False)
+    tasks_pooled: int = field(default=0, init=False, repr=False)
+    trace: Params = field(default_factory=dict, init=False, repr=False)
 
-    @property
-    def modulates(self) -> bool:
-        """Whether a training with these hyper-parameters weighs the past anew."""
-        return bool(self.alpha) and 0 < self.lam < math.inf and self.down is not None
+    # ---- algorithm 1 ------------------------------------------------------------------------------------
 
-    def trains_as(self) -> dict[str, Any] | None:
-        """The λ search is plain MAS."""
-        return None if self.modulates else super().trains_as()
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Phase 1, look ahead and modify α; phase 2, the training that pulls towards θ_{k-1} by α'."""
+        weights = self.alpha
+        if self.modulates:
+            ahead = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
+            weights = modified(
+                self.alpha,
+                self.relative(ahead),
+                lam=self.lam,
+                lam_max=self.lam_max or self.lam,
+                up=self.up,
+                down=self.down or 0.0,
+                strategy=self.strategy,
+            )
+        return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, weights, self.lam)})
 
-    def modulated(self, ahead: Params) -> Params:
-        """α', tensor by tensor: equation 5. What is not modulated is held by α_{k-1} as it is."""
-        weights = dict(self.alpha)
-        for name, rho, tau in self.relative(ahead):
-            lowest, highest = up_bounds(tau, self.lam, self.lam_max or self.lam)
-            up = lowest + self.up * (highest - lowest)
-            weights[name] = modulate(self.alpha[name], rho, tau, up, self.down or 0.0, self.strategy)
-        return weights
+    def relative(self, ahead: Params) -> dict[str, Relative]:
+        """Return ρ and τ of every tensor that is modulated. By default the head is not."""
+        past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
+        return relative(past, ahead, fraction=self.fraction, tau=self.tau)
 
-    def relative(self, ahead: Params) -> Iterator[tuple[str, Tensor, float]]:
-        """ρ and τ of every tensor that is modulated: equation 4. The head is left out by default."""
-        for name, past in self.alpha.items():
-            if self.modulate_head or not name.startswith("head."):
-                rho = relative_importance(past, ahead[name])
-                yield name, rho, cutoff(rho, self.fraction) if self.tau is None else self.tau
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
+        """Pool the importance of the new weights with the past's."""
+        quadratic.consolidate(self, learner)
 
-    def by_layer(self, ahead: Params) -> dict[str, float]:
-        """The mean ρ of each layer: what the past needs more than the task at hand, at a glance."""
-        layers: dict[str, list[Tensor]] = {}
-        for name, rho, _ in self.relative(ahead):
-            layers.setdefault(layer_of(name), []).append(rho.flatten())
-        return {layer: round(float(torch.cat(parts).mean()), 4) for layer, parts in layers.items()}
-
-    def spread(self, ahead: Params) -> dict[str, dict[str, Any]]:
-        """How ρ is spread in each tensor, in twentieths from 0 to 1, and where τ cuts: for the report."""
-        return {
-            name: {
-                "bins": torch.histc(rho.float(), bins=20, min=0, max=1).int().tolist(),
-                "mean": round(float(rho.mean()), 4),
-                "tau": round(float(tau), 4),
-            }
-            for name, rho, tau in self.relative(ahead)
-        }
-
-    def plain(self, gold: Trial, lam: float) -> Choice:
-        """λ is searched with the plain importance, whatever the previous task ended with."""
-        return super().plain(gold, lam) | {"down": None}
-
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """Algorithm 1: learning rate, λ with the plain importance, then λ_down and λ_up to match it."""
-        plain = yield from super().search(learner, task)
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate, λ with the plain importance, then λ_down and λ_up to match its score."""
+        plain = yield from self.plain_plan(learner)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
-        # What a strategy does not look at is not searched: a trial with the same choice is not made again.
+        # What a strategy does not use is not searched.
         unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         fixed = unused | own
@@ -123,15 +109,33 @@ class LA(AnyImportance, Quadratic):
         def at(down: float, up: float) -> Choice:
             return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up} | fixed
 
-        with self.trying({"lr": lr}):
-            ahead = self.ahead(learner, task)
-        notes = plain.notes | {"plain": plain.trial.score, "lam_max": lam_max, "rho": self.by_layer(ahead)}
-        notes["spread"] = self.spread(ahead)
+        among = self.relative(quadratic.measured_ahead(learner, task, self.estimator(), lr))
         room = self.strategy != "kt" and any(
-            up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, _, tau in self.relative(ahead)
+            up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, tau in among.values()
         )
-        path: search.Path = partial(search.paper_path, budget=self.budget, up_matters=room)
+        path: search.LooseningPath = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":
             path = partial(search.short_path, up_matters=room)
         trial, matched = yield from search.loosen(path, at, plain.trial.score)
-        return Decision(trial, notes | {"matched": matched})
+        notes = {"plain": plain.trial.score, "lam_max": lam_max, "rho": mean_by_layer(among)}
+        return Decision(trial, plain.notes | notes | {"spread": histograms(among), "matched": matched})
+
+    # ---- its parts --------------------------------------------------------------------------------------
+
+    def estimator(self) -> Estimator:
+        """Return the importance estimator."""
+        return estimator_named(self.importance, self.convention)
+
+    def plain_plan(self, learner: LearnerView) -> Plan:
+        """Search λ with the plain importance, whatever the previous task ended with."""
+        return quadratic.hold_plan(self, learner, {"lam": 0.0}, {"down": None})
+
+    @property
+    def modulates(self) -> bool:
+        """Whether a training with these hyper-parameters modifies the importance."""
+        return bool(self.alpha) and 0 < self.lam < math.inf and self.down is not None
+
+    def shared_as(self) -> dict[str, Any] | None:
+        """Share the trainings of the search for λ: they are plain pulls."""
+        pull = None if self.modulates else quadratic.plain_pull(self)
+        return None if pull is None else quadratic.shared_pull(self, LA, pull)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
-import torch
-
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
+from holdfast.importance.per_sample import Convention
 from holdfast.maths import params as P
-from holdfast.maths.equations import relative_importance
-from holdfast.methods import search
-from holdfast.methods.consolidating import AnyImportance
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.methods.strength import Regulariser
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.maths.equations import Params, Pooling, merge
+from holdfast.methods import knobs, quadratic, search
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
+from holdfast.methods.search import Decision
 
 
 @dataclass
-class LAMerge(Regulariser, AnyImportance):
+class LAMerge(Method):
     """Look ahead, then keep of each weight the past's share ρ of the old value and the rest of the new one.
 
     The search sees the look-ahead itself: the merge comes after it and costs no training of its own.
@@ -31,26 +26,43 @@ class LAMerge(Regulariser, AnyImportance):
     Paper: the paper's ρ as the weight of Fisher merging (Matena, Raffel, NeurIPS 2022)
     Cost: E·b + b to measure α_la + b to measure the importance
     Two tasks: E1·b1 + b1 + E2·b2 + b2
+    Extras: b2, the last consolidation
+    Keeps: α, the pooled importance (one number per trainable weight)
     """
 
+    state: ClassVar[dict[str, StateKind]] = quadratic.STATE
     strengths: ClassVar[tuple[str, ...]] = ("merge",)
+    cannot: ClassVar[dict[str, str]] = REGULARISER
 
     merge: float = setting(
         1.0, "m, how much of the past's share is given back: 0 is none, 1 all", least=0, most=1
     )
+    pooling: Pooling = knobs.pooling()
+    keep: float = knobs.keep()
+    importance: EstimatorName = knobs.importance()
+    convention: Convention = knobs.convention()
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """The learning rate; the training it chooses is the look-ahead."""
-        gold = yield from search.best_rate(learner.rates(), {})
-        return Decision(gold, {"gold": gold.score})
+    alpha: Params = field(default_factory=dict, init=False, repr=False)
+    tasks_pooled: int = field(default=0, init=False, repr=False)
+    trace: Params = field(default_factory=dict, init=False, repr=False)
 
-    def after_task(self, learner: Learner, task: Task) -> None:
+    def estimator(self) -> Estimator:
+        """Return the importance estimator."""
+        return estimator_named(self.importance, self.convention)
+
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Train with the task loss only, watched by the estimator."""
+        return quadratic.watched(self.lr, self.estimator())
+
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Merge, then measure what matters to the merged model."""
         if self.alpha and self.merge:
-            ahead, there = self.measure(learner), P.snapshot(learner.model)
-            merged = {}
-            for name, here in learner.start.items():
-                share = self.merge * relative_importance(self.alpha[name], ahead[name])
-                merged[name] = torch.lerp(there[name], here, share)
-            P.restore(learner.model, merged)
-        super().after_task(learner, task)
+            ahead = quadratic.measured(learner, self.estimator(), self.trace)
+            there = P.snapshot(learner.model)
+            P.restore(learner.model, merge(learner.start, there, self.alpha, ahead, self.merge))
+        quadratic.consolidate(self, learner)
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate; the training it chooses is the look-ahead."""
+        gold = yield from search.best_rate(learner.rates(), {})
+        return Decision(gold, {"gold": gold.score})

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.heads import Head
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.sums import Scatter
+from holdfast.methods import knobs, over_slda
+from holdfast.methods.base import LearnerView, Plan
+from holdfast.methods.closed_form import COMPUTED
 from holdfast.methods.la import LA
-from holdfast.methods.under_slda import UnderSLDA
-from holdfast.settings import setting
+from holdfast.methods.quadratic import PullForm
+from holdfast.methods.slda import slda_head
+from holdfast.settings import Settings
 
 
 @dataclass
-class LASLDA(UnderSLDA, LA):
+class LASLDA(LA):
     """Look-Ahead where it shines: the trunk moves little, and the head's sums are carried along with it.
 
     Adapters learn under a throw-away head and the Look-Ahead penalty, importances measured on the features.
@@ -27,4 +36,28 @@ class LASLDA(UnderSLDA, LA):
     Keeps: α (one number per trainable weight); n_k, s_k and S_k of every label
     """
 
-    importance: Literal["mas"] = setting("mas", "who measures: mas alone needs no labels and no trained head")
+    cannot: ClassVar[dict[str, str]] = {}
+    reduces_to_seq: ClassVar[bool | str] = COMPUTED
+
+    penalty: PullForm = knobs.penalty("proximal")
+    importance: Literal["mas"] = setting("mas", "mas alone needs no labels and no trained head")
+    shrinkage: float | None = knobs.shrinkage()
+    weighting: Weighting = knobs.weighting()
+    scatter: Scatter = knobs.scatter()
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Return discriminant analysis."""
+        return slda_head(self, width, seed)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the trunk moves."""
+        return over_slda.moves(self)
+
+    def plain_plan(self, learner: LearnerView) -> Plan:
+        """Search λ with the plain importance, down from where nothing moves."""
+        return over_slda.hold_plan(self, learner, {"down": None})
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Stay where that is good enough; otherwise the search of Look-Ahead."""
+        return over_slda.stay_or_move(self, learner, task, super().plan(learner, task))

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.importance.per_sample import eval_mode
+from holdfast.data.batches import Batch
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
 from holdfast.maths import params as P
 from holdfast.maths.losses import distillation
-from holdfast.maths.params import Params
-from holdfast.methods.strength import Strength
-from holdfast.settings import setting
+from holdfast.maths.params import Params, eval_mode
+from holdfast.methods import knobs, search
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, Training
+from holdfast.methods.search import Choice, Decision, Trial
+from holdfast.models import Output
 
-if TYPE_CHECKING:
-    from holdfast.data.batches import Batch
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+START = 10.0  # of λ, where no importance says what is strong
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,55 @@ class Teacher:
     rows: list[int]
     lam: float
 
+    @torch.no_grad()
+    def answers(self, learner: LearnerView, batch: Batch) -> Tensor:
+        """Return its raw logits without dropout: the prior of the balanced softmax is not its own."""
+        learner.count("teacher", forward=1, backward=0)
+        with eval_mode(learner.model):
+            logits: Tensor = P.predict(learner.model, self.params, batch.without_loss()).logits
+        return logits[:, self.rows]
+
+
+def distilling(
+    lr: float, learner: LearnerView, teachers: Mapping[str, Teacher], temperature: float
+) -> Training:
+    """Return a training with one distillation term for each teacher."""
+
+    def term(teacher: Teacher) -> Callable[[Batch, Output], Tensor]:
+        def taught(batch: Batch, output: Output) -> Tensor:
+            answers = teacher.answers(learner, batch)
+            student = output.logits[:, teacher.rows]
+            return teacher.lam * distillation(student, answers, batch.labels, temperature)
+
+        return taught
+
+    return Training(lr, terms={name: term(teacher) for name, teacher in teachers.items()})
+
+
+def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
+    """Search the learning rate, then λ down from the previous task's, or from 10."""
+    gold: Trial = yield from search.best_rate(learner.rates(), off)
+
+    def at(lam: float) -> Choice:
+        return gold.choice | {"lam": float(lam)}
+
+    if not learner.tasks_seen:
+        return Decision(gold, {"gold": gold.score})
+    if "lam" in learner.fixed:
+        return Decision((yield at(method.lam)), {"gold": gold.score})
+    enough = search.share_to_keep(method.thr, learner.scenario) * gold.score
+    found = yield from search.strongest(
+        method.lam or START,
+        at,
+        lambda trial: trial.score >= enough,
+        gold,
+        **search.lam_grid(learner.settings),
+    )
+    return Decision(found.trial, {"gold": gold.score, "flags": list(found.flags)})
+
 
 @dataclass
-class LwF(Strength):
+class LwF(Method):
     """Learning without Forgetting: on the new sentences, keep the answers of the previous model.
 
     The teacher is θ_{k-1}, where every training starts: nothing of it has to be stored.
@@ -43,38 +91,31 @@ class LwF(Strength):
     Two tasks: E1·b1 + E2·(b2 + b2)
     """
 
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+    cannot: ClassVar[dict[str, str]] = REGULARISER
+
     lam: float = setting(0.0, "strength of the distillation; 0 is none", least=0, below=math.inf)
+    thr: float | None = knobs.thr()
     temperature: float = setting(2.0, "T, which softens both answers", least=1e-6)
     outputs: Literal["past", "all"] = setting(
         "past", "outputs that are taught: of labels seen before the task, or all (the authors' released code)"
     )
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """From the second task on there is a teacher."""
-        self.model, self.count = learner.model, learner.count
-        self.teachers = {}
-        if learner.past_rows and self.lam > 0:
-            rows = self.taught(learner, learner.past_rows)
-            self.teachers["distillation"] = Teacher(learner.start, rows, self.lam)
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """From the second task on, add the distillation."""
+        return distilling(self.lr, learner, self.teachers(learner), self.temperature)
 
-    def taught(self, learner: Learner, rows: list[int]) -> list[int]:
-        """These outputs, or all of the head if so set."""
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate, then the strongest λ that keeps enough of the new task."""
+        return lwf_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
+
+    def teachers(self, learner: LearnerView) -> dict[str, Teacher]:
+        """Return the previous model, if there is a past to teach."""
+        if not learner.past_rows or self.lam == 0:
+            return {}
+        rows = self.taught(learner, learner.past_rows)
+        return {"distillation": Teacher(learner.start, rows, self.lam)}
+
+    def taught(self, learner: LearnerView, rows: list[int]) -> list[int]:
+        """Return these outputs, or all of the head if so set."""
         return rows if self.outputs == "past" else list(range(len(learner.model.head.labels)))
-
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Teachers answer without dropout, from raw logits: the balanced softmax's prior is not theirs."""
-        answers = {name: self.answer(teacher, batch) for name, teacher in self.teachers.items()}
-        output = model(batch)
-        terms = {"task": output.loss}
-        for name, teacher in self.teachers.items():
-            student = output.logits[:, teacher.rows]
-            terms[name] = teacher.lam * distillation(student, answers[name], batch.labels, self.temperature)
-        return terms
-
-    @torch.no_grad()
-    def answer(self, teacher: Teacher, batch: Batch) -> Tensor:
-        """The teacher's logits of the outputs it teaches."""
-        self.count("teacher", forward=1, backward=0)
-        with eval_mode(self.model):
-            logits: Tensor = P.predict(self.model, teacher.params, batch.without_loss()).logits
-        return logits[:, teacher.rows]

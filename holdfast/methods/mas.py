@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
-from holdfast.importance import estimators
-from holdfast.importance.estimators import Estimator
+from holdfast.fields import setting
+from holdfast.importance.estimators import Estimator, MASEstimator
 from holdfast.importance.per_sample import Convention
-from holdfast.methods import search
+from holdfast.methods import knobs, search
+from holdfast.methods.base import REGULARISER, LearnerView, Plan
 from holdfast.methods.quadratic import Quadratic
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.methods.search import Decision
 
 
 @dataclass
@@ -29,29 +25,34 @@ class MAS(Quadratic):
     Paper: Aljundi et al., ECCV 2018
     """
 
-    convention: Convention = setting("per-sample", "per sample, or as in the authors' released code (lacl)")
+    convention: Convention = knobs.convention()
 
     def estimator(self) -> Estimator:
-        """Per sample, or by the released code's chunks."""
-        return estimators.MAS(self.convention)
+        """Return MAS, per sample or by the released code's chunks."""
+        return MASEstimator(self.convention)
 
 
 @dataclass
-class Frozen(MAS):
+class Frozen(Quadratic):
     """MAS with λ = ∞: only weights the past never used, such as rows of new labels, are trained.
 
     Equation: L = L_task(θ) with θ_j = θ_{k-1,j} wherever α_j > 0
     Paper: the limit of MAS; a yardstick for every method that claims to balance
     """
 
-    cannot: ClassVar[dict[str, str]] = MAS.cannot | {
+    cannot: ClassVar[dict[str, str]] = REGULARISER | {
         "domain-incremental": "learns nothing after the first task once every weight is used"
     }
 
     lam: float = setting(math.inf, "fixed at infinity", least=0)
+    convention: Convention = knobs.convention()
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """The learning rate, found without a penalty as for every method; then one training with all held."""
+    def estimator(self) -> Estimator:
+        """Return MAS."""
+        return MASEstimator(self.convention)
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate without a penalty, as every method does; then train once with all held."""
         if "lam" in learner.fixed and math.isfinite(self.lam):
             raise HoldfastError(f"frozen is mas with lam=inf; for lam={self.lam:g} choose mas")
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from holdfast.methods.mas import MAS
-from holdfast.methods.under_slda import UnderSLDA
+from holdfast.data.tasks import Task
+from holdfast.heads import Head
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.sums import Scatter
+from holdfast.importance.estimators import Estimator, MASEstimator
+from holdfast.importance.per_sample import Convention
+from holdfast.methods import knobs, over_slda
+from holdfast.methods.base import LearnerView, Plan
+from holdfast.methods.closed_form import COMPUTED
+from holdfast.methods.quadratic import PullForm, Quadratic
+from holdfast.methods.slda import slda_head
+from holdfast.settings import Settings
 
 
 @dataclass
-class MASSLDA(UnderSLDA, MAS):
+class MASSLDA(Quadratic):
     """Adapters learn under a throw-away head and the MAS penalty; the sums are carried along.
 
     Importance is measured on the features, so no head is needed for it. When the trunk moves, a ridge map
@@ -23,3 +34,34 @@ class MASSLDA(UnderSLDA, MAS):
     Extras: 2·(b1 + b2), features before and after the trunk moves; b2, the last consolidation
     Keeps: α (one number per trainable weight); n_k, s_k and S_k of every label
     """
+
+    cannot: ClassVar[dict[str, str]] = {}
+    reduces_to_seq: ClassVar[bool | str] = COMPUTED
+
+    # Inside Adam's loss weights jitter however strong the pull is; as a proximal step λ really ends in ∞.
+    penalty: PullForm = knobs.penalty("proximal")
+    convention: Convention = knobs.convention()
+    shrinkage: float | None = knobs.shrinkage()
+    weighting: Weighting = knobs.weighting()
+    scatter: Scatter = knobs.scatter()
+
+    def estimator(self) -> Estimator:
+        """Return MAS."""
+        return MASEstimator(self.convention)
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Return discriminant analysis."""
+        return slda_head(self, width, seed)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the trunk moves."""
+        return over_slda.moves(self)
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Stay where that is good enough; otherwise search λ."""
+        return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))
+
+    def shared_as(self) -> dict[str, Any] | None:
+        """Share nothing: no other method trains under this head."""
+        return None

@@ -1,104 +1,240 @@
-"""What the quadratic-penalty methods share: the pull, its three forms, and the search for λ below λ_max."""
+"""The quadratic pull towards the previous weights: its training, its importance, its search for λ.
+
+Methods *have* a pull: they call these functions. `Quadratic` is the parent of those that differ only in the
+estimator of importance.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from holdfast.importance.estimators import Estimator
+from holdfast.data.batches import Batch
+from holdfast.data.tasks import Task
+from holdfast.fields import to_json
+from holdfast.importance.estimators import EndedTraining, Estimator, Observer
 from holdfast.maths import params as P
-from holdfast.maths.equations import quadratic_penalty
-from holdfast.methods import search
-from holdfast.methods.consolidating import Consolidating
+from holdfast.maths.equations import Params, Pooling, pool, quadratic_penalty
+from holdfast.methods import knobs, search
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Term, Training
 from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.methods.strength import Strength
-from holdfast.settings import setting, to_json
-from holdfast.steps import proximal
-from holdfast.steps.proximal import Pull
+from holdfast.models import Output
+from holdfast.steps.proximal import Pull, hold_after_step, pull_after_step
 
-if TYPE_CHECKING:
-    from holdfast.data.batches import Batch
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+PullForm = Literal["loss", "proximal"]
+STATE: dict[str, StateKind] = {"alpha": "zeros", "tasks_pooled": "number", "trace": "zeros"}
 
-Penalty = Literal["loss", "proximal"]
+
+class Pools(Protocol):
+    """A method that pools an importance α over tasks."""
+
+    lr: float
+    pooling: Pooling
+    keep: float
+    alpha: Params
+    tasks_pooled: int
+    trace: Params
+    """What the estimator has noted while training; empty between tasks."""
+
+    def estimator(self) -> Estimator:
+        """Return the importance estimator."""
+
+
+class Holds(Pools, Protocol):
+    """A method that pulls with strength λ by that importance."""
+
+    lam: float
+    thr: float | None
+    penalty: PullForm
+
+
+# ---- training -------------------------------------------------------------------------------------------
+
+
+def pulling(
+    method: Holds, learner: LearnerView, pulls: Mapping[str, Pull], trace: Params | None = None
+) -> Training:
+    """Return a training with quadratic pulls, in the loss or as a proximal step; λ = ∞ holds weights.
+
+    λ = 0 leaves the term out altogether: 0 times something is still something.
+    """
+    pulls = {name: pull for name, pull in pulls.items() if pull.weights and pull.lam > 0}
+    finite = {name: pull for name, pull in pulls.items() if math.isfinite(pull.lam)}
+    held = [pull for pull in pulls.values() if math.isinf(pull.lam)]
+    in_loss = finite if method.penalty == "loss" else {}
+    after_step = [] if method.penalty == "loss" else list(finite.values())
+    live, trace = dict(P.trainable(learner.model)), trace or {}
+
+    def term(pull: Pull) -> Term:
+        def penalty(batch: Batch, output: Output) -> Tensor:
+            return quadratic_penalty(dict(live), pull.anchor, pull.weights, pull.lam)
+
+        return penalty
+
+    def added_gradient(name: str, weight: Tensor) -> Tensor | float:
+        return sum((pull.gradient(name, weight) for pull in in_loss.values()), start=0.0)
+
+    return Training(
+        method.lr,
+        terms={name: term(pull) for name, pull in in_loss.items()},
+        around_step=(
+            partial(pull_after_step, pulls=after_step),
+            partial(hold_after_step, pulls=held),
+            # Last, so that it sees where the pulls have left the weights.
+            partial(method.estimator().observe, trace=trace, extra=added_gradient),
+        ),
+        carried={"trace": trace},
+    )
+
+
+def watched(lr: float, estimator: Estimator) -> Training:
+    """Return a training with the task loss only, which an estimator may watch."""
+    trace: Params = {}
+    observe = partial(estimator.observe, trace=trace, extra=lambda name, weight: 0.0)
+    return Training(lr, around_step=(observe,), carried={"trace": trace})
+
+
+def shared_pull(method: Method, owner: type[Method], pull: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what a plain pull is shared as, if the class has left the hooks of its `owner` alone."""
+    hooks = ("prepare", "deployed", "make_head")
+    same = all(getattr(type(method), hook) is getattr(owner, hook) for hook in hooks)
+    return {"lr": method.lr, **pull} if same else None
+
+
+def plain_pull(method: Holds) -> dict[str, Any] | None:
+    """Return what decides the pull of a method, unless an estimator watches the training."""
+    if isinstance(method.estimator(), Observer):
+        return None
+    return {"lam": to_json(method.lam), "form": method.penalty} if method.lam else {}
+
+
+# ---- importance -----------------------------------------------------------------------------------------
+
+
+def measured(learner: LearnerView, estimator: Estimator, trace: Params) -> Params:
+    """Return the importance of the weights as they are, on the task's training data."""
+    passes = learner.batches * estimator.passes(learner.model)
+    learner.count("importance", forward=passes, backward=passes)
+    ended = EndedTraining(
+        learner.model, learner.train, learner.start, trace, learner.settings.batch_size, learner.task_seed
+    )
+    with learner.model.adapting():  # adapters that have not acted yet may be trained by the next task
+        return estimator.finish(ended)
+
+
+def measured_ahead(learner: LearnerView, task: Task, estimator: Estimator, lr: float) -> Params:
+    """Return α_la: the importance for the new task where it alone would take the weights."""
+
+    def compute() -> Params:
+        with learner.using(learner.look_ahead(task, lr)) as state:
+            return measured(learner, estimator, state["trace"])
+
+    return learner.once("look-ahead importance", compute, lr=lr)
+
+
+def consolidate(method: Pools, learner: LearnerView) -> None:
+    """Update α_k: the true importances pooled over the tasks, never the modified ones."""
+    past = method.alpha or P.zeros(learner.start)
+    new = measured(learner, method.estimator(), method.trace)
+    method.alpha = pool(past, new, method.tasks_pooled, method.pooling, method.keep)
+    method.tasks_pooled += 1
+    method.trace = {}
+
+
+# ---- search ---------------------------------------------------------------------------------------------
+
+
+def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None) -> Plan:
+    """Search the learning rate without a hold (the gold score), then the strongest λ that keeps enough.
+
+    `rest` are hyper-parameters that the search of λ sets beside it.
+    """
+    gold: Trial = yield from search.best_rate(learner.rates(), off)
+
+    def at(lam: float) -> Choice:
+        return gold.choice | {"lam": float(lam)} | (rest or {})
+
+    if not learner.tasks_seen:
+        return Decision(gold, {"gold": gold.score})
+    if "lam" in learner.fixed:
+        return Decision((yield at(method.lam)), {"gold": gold.score})
+    # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
+    held = learner.settings.head == "preallocated" and learner.settings.logits == "all"
+    printed = held and learner.scenario == "class-incremental"
+    return (
+        yield from search.strongest_lam(
+            lam_points(method.alpha, gold),
+            at,
+            gold,
+            enough=search.share_to_keep(method.thr, learner.scenario) * gold.score,
+            previous=method.lam if method.tasks_pooled > 1 else 0.0,
+            movement=None if printed else partial(movement, learner.start, method.alpha),
+            settings=learner.settings,
+        )
+    )
+
+
+def lam_points(alpha: Params, gold: Trial) -> list[float]:
+    """Return where λ_max is looked for: (1/(lr max α)) 10^i, i = 0..8."""
+    largest = max(float(value.max()) for value in alpha.values() if value.numel())
+    return [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
+
+
+def movement(start: Params, alpha: Params, trial: Trial) -> float:
+    """Return Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
+    return 2 * float(quadratic_penalty(trial.params, start, alpha, 1.0))
+
+
+# ---- the shared parent ----------------------------------------------------------------------------------
 
 
 @dataclass
-class Quadratic(Strength, Consolidating):
+class Quadratic(Method):
     """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²
+    Cost: E·b + b to measure the importance
+    Two tasks: E1·b1 + b1 + E2·b2
+    Extras: b2, the last consolidation
+    Keeps: α, the pooled importance (one number per trainable weight)
     """
 
-    penalty: Penalty = setting("loss", "in the loss (the paper), or a proximal step after it")
+    state: ClassVar[dict[str, StateKind]] = STATE
+    strengths: ClassVar[tuple[str, ...]] = ("lam",)
+    cannot: ClassVar[dict[str, str]] = REGULARISER
 
-    # ---- the pull -------------------------------------------------------------------------------------
+    lam: float = knobs.lam()
+    thr: float | None = knobs.thr()
+    penalty: PullForm = knobs.penalty()
+    pooling: Pooling = knobs.pooling()
+    keep: float = knobs.keep()
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """The anchor is θ_{k-1}, where every trial starts; the past's importance weighs the pull."""
-        super().before_task(learner, task)
-        self.live = P.trainable(learner.model)
-        active = self.alpha and self.lam > 0
-        self.pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)} if active else {}
+    alpha: Params = field(default_factory=dict, init=False, repr=False)
+    tasks_pooled: int = field(default=0, init=False, repr=False)
+    trace: Params = field(default_factory=dict, init=False, repr=False)
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """λ = 0 leaves the term out altogether: 0 times something is still something."""
-        terms = super().losses(model, batch)
-        for name, pull in self._finite("loss").items():
-            terms[name] = quadratic_penalty(dict(self.live), pull.anchor, pull.weights, pull.lam)
-        return terms
+    def estimator(self) -> Estimator:
+        """Return the importance estimator."""
+        raise NotImplementedError
 
-    def constrain(self, optimizer: Optimizer, params: dict[str, nn.Parameter]) -> None:
-        """The proximal or the holding step, where that is the form of the penalty."""
-        proximal.pull_after_step(optimizer, params, list(self._finite("proximal").values()))
-        held = [pull for pull in self.pulls.values() if math.isinf(pull.lam)]
-        proximal.hold_after_step(optimizer, params, held)
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Pull towards θ_{k-1} by the past's importance."""
+        return pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)})
 
-    def _finite(self, form: str) -> dict[str, Pull]:
-        """The pulls that take this form; an infinite one is not a term but a hold."""
-        if form != self.penalty:
-            return {}
-        return {name: pull for name, pull in self.pulls.items() if math.isfinite(pull.lam)}
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
+        """Measure the importance of the new weights and pool it with the past's."""
+        consolidate(self, learner)
 
-    def added_gradient(self, name: str, weight: Tensor) -> Tensor | float:
-        """What the pulls add to the gradient while they are part of the loss."""
-        return sum((pull.gradient(name, weight) for pull in self._finite("loss").values()), start=0.0)
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate, then the strongest λ that keeps enough of the new task."""
+        return hold_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
 
-    def trains_as(self) -> dict[str, Any] | None:
-        """A plain pull is the same training under every method, unless an estimator watches it."""
-        watched = type(self.estimator()).observe is not Estimator.observe
-        pull = {"lam": to_json(self.lam), "penalty": self.penalty} if self.lam > 0 else {}
-        return None if watched else {"lr": self.lr, **pull}
-
-    # ---- the search -----------------------------------------------------------------------------------
-
-    def strongest_lam(self, learner: Learner, gold: Trial) -> Generator[Choice, Trial, Decision]:
-        """The strongest λ that keeps thr of the gold score, below λ_max: see docs/conventions.md."""
-        # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
-        held = learner.settings.head == "preallocated" and learner.settings.logits == "all"
-        printed = held and learner.scenario == "class-incremental"
-        return search.strongest_lam(
-            self.points(gold),
-            partial(self.plain, gold),
-            gold,
-            enough=self.enough(learner, gold),
-            previous=self.lam if self.tasks_pooled > 1 else 0.0,
-            movement=None if printed else partial(self.movement, learner),
-            settings=learner.settings,
-        )
-
-    def points(self, gold: Trial) -> list[float]:
-        """Where λ_max is looked for: (1/(lr max α)) 10^i, i = 0..8."""
-        largest = max(float(alpha.max()) for alpha in self.alpha.values() if alpha.numel())
-        return [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
-
-    def movement(self, learner: Learner, trial: Trial) -> float:
-        """Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
-        return 2 * float(quadratic_penalty(trial.params, learner.start, self.alpha, 1.0))
+    def shared_as(self) -> dict[str, Any] | None:
+        """Share plain pulls, which are the same under every estimator that does not watch training."""
+        pull = plain_pull(self)
+        return None if pull is None else shared_pull(self, Quadratic, pull)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from holdfast.fields import setting
 from holdfast.heads import Head, RanPACHead
-from holdfast.methods.closed_form import FrozenTrunk
-from holdfast.settings import Settings, setting
+from holdfast.methods.closed_form import ClosedForm
+from holdfast.settings import Settings
 
 
 @dataclass
-class RanPAC(FrozenTrunk):
+class RanPAC(ClosedForm):
     """Random rectified projections, then ridge regression on the labels, both from running sums.
 
     Equation: score = W_outᵀ h, h = relu(Wᵀz), W_out = (G + ρI)⁻¹ C, G = Σ h hᵀ, C = Σ h yᵀ

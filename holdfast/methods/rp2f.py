@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast.importance import per_sample as importance
+from holdfast import importance
+from holdfast.data.batches import Batch
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
 from holdfast.maths import params as P
 from holdfast.maths.equations import fuse
 from holdfast.maths.losses import decorrelation
 from holdfast.maths.params import Params
 from holdfast.methods import search
-from holdfast.methods.base import Kind
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.methods.strength import Regulariser
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.batches import Batch
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
+from holdfast.methods.search import Decision
+from holdfast.models import Output
 
 GRID = (1e-5, 1e-6, 1e-7)  # of λ, as its authors suggest
 LIMIT = 2000  # samples after which perturbation importance has seen enough
 
 
 @dataclass
-class RP2F(Regulariser):
+class RP2F(Method):
     """Robust Parameter Posterior Fusion: a learner runs free; what ships is its mean with the past's weights.
 
     Each weight's precision (importance) says how much either side counts. A robustness term makes the learner
@@ -45,8 +41,9 @@ class RP2F(Regulariser):
     Keeps: the free learner's weights and the summed precision (two numbers per trainable weight)
     """
 
+    cannot: ClassVar[dict[str, str]] = REGULARISER
     reduces_to_seq: ClassVar[bool | str] = "with λ = 0 the deployed weights are still fused with the past's"
-    state: ClassVar[dict[str, Kind]] = {"free": "weights", "precision": "zeros", "current": "zeros"}
+    state: ClassVar[dict[str, StateKind]] = {"free": "weights", "precision": "zeros", "current": "zeros"}
 
     lam: float = setting(1e-6, "strength of the robustness term; 0 is none", least=0)
     importance: Literal["fisher", "perturbation"] = setting(
@@ -60,33 +57,31 @@ class RP2F(Regulariser):
     precision: Params = field(default_factory=dict, init=False, repr=False)
     current: Params = field(default_factory=dict, init=False, repr=False)
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """The learner takes up where it left off."""
-        self.current = {}
-        self.stepped = False
-        if self.free and self.continues:
-            P.restore(learner.model, self.free)
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Go on from the learner's own weights; decorrelate the features of different sentences."""
 
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The task loss, and the features of different sentences decorrelated."""
-        self.stepped = True
-        output = model(batch)
-        terms = {"task": output.loss}
-        if self.lam > 0:
-            terms["robustness"] = self.lam * decorrelation(output.features)
-        return terms
+        def robustness(batch: Batch, output: Output) -> Tensor:
+            return self.lam * decorrelation(output.features)
 
-    def deployed(self, learner: Learner, task: Task) -> Params:
-        """The fused weights; learner and precision of this epoch go into the state, to be kept with them."""
-        if not self.stepped:
+        return Training(
+            self.lr,
+            terms={"robustness": robustness} if self.lam > 0 else {},
+            begin=self.free if self.free and self.continues else None,
+            carried={"free": self.free, "current": {}},
+        )
+
+    def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
+        """Return the fused weights; note the learner and its precision at this epoch beside them."""
+        if epoch == 0:
             return {name: value.clone() for name, value in learner.start.items()}
         live = P.snapshot(learner.model)
         if not self.precision:
             return live
-        self.free, self.current = live, self.measure(learner)
-        return fuse(learner.start, self.free, self.precision, self.current)
+        current = self.measure(learner)
+        training.carried.update(free=live, current=current)
+        return fuse(learner.start, live, self.precision, current)
 
-    def after_task(self, learner: Learner, task: Task) -> None:
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Add this task's precision to the past's; on the first task learner and deployed weights are one."""
         if not self.precision:
             self.free, self.precision = P.snapshot(learner.model), self.measure(learner)
@@ -94,7 +89,7 @@ class RP2F(Regulariser):
             self.precision = {name: value + self.current[name] for name, value in self.precision.items()}
         self.current = {}
 
-    def measure(self, learner: Learner) -> Params:
+    def measure(self, learner: LearnerView) -> Params:
         """π: the importance of the learner's weights on the current task."""
         model, data, size = learner.model, learner.train, learner.settings.batch_size
         if self.importance == "fisher":
@@ -113,7 +108,7 @@ class RP2F(Regulariser):
             seed=learner.task_seed,
         )
 
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Learning rate and λ by grid: λ says nothing about stability, so the best score decides."""
         grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)
         product = learner.settings.grids == "product"

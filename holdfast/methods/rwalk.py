@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from holdfast.importance import estimators
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
+from holdfast.importance.estimators import RWalkEstimator
 from holdfast.maths import params as P
-from holdfast.maths.equations import Pooling, pool
-from holdfast.maths.params import Params
-from holdfast.methods.base import Kind
+from holdfast.maths.equations import Params, Pooling, pool
+from holdfast.methods import knobs, quadratic
+from holdfast.methods.base import LearnerView, StateKind, Training
 from holdfast.methods.quadratic import Quadratic
-from holdfast.settings import setting
-
-if TYPE_CHECKING:
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.steps.proximal import Pull
 
 
 @dataclass
@@ -31,26 +29,28 @@ class RWalk(Quadratic):
     Keeps: α, the running Fisher F and the pooled score s (three numbers per trainable weight)
     """
 
-    state: ClassVar[dict[str, Kind]] = Quadratic.state | {"fisher": "zeros", "score": "zeros"}
+    state: ClassVar[dict[str, StateKind]] = quadratic.STATE | {"fisher": "zeros", "score": "zeros"}
 
     damping: float = setting(1e-3, "epsilon in the score's denominator", least=1e-12)
     interval: int = setting(10, "steps between two updates of Fisher and score", least=1)
-    pooling: Pooling = setting("half", "how scores of several tasks are pooled; the Fisher goes on running")
+    pooling: Pooling = knobs.pooling(
+        "half", "how scores of several tasks are pooled; the Fisher goes on running"
+    )
 
     fisher: Params = field(default_factory=dict, init=False, repr=False)
     score: Params = field(default_factory=dict, init=False, repr=False)
 
-    def estimator(self) -> estimators.RWalk:
-        """The running estimates of one training."""
-        return estimators.RWalk(self.damping, self.interval)
+    def estimator(self) -> RWalkEstimator:
+        """Return the running estimates of one training."""
+        return RWalkEstimator(self.damping, self.interval)
 
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """The Fisher runs on from the past; the score of a task starts at 0."""
-        super().before_task(learner, task)
-        self.trace |= {f"fisher/{name}": value for name, value in self.fisher.items()}
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Let the Fisher run on from the past; the score of a task starts at 0."""
+        trace = {f"fisher/{name}": value for name, value in self.fisher.items()}
+        return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)}, trace)
 
-    def after_task(self, learner: Learner, task: Task) -> None:
-        """Pool the scores, then normalise: pooling what is normalised already would weigh tasks by chance."""
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
+        """Pool the scores, then normalise: pooling normalised scores would weigh tasks by chance."""
         estimator = self.estimator()
         self.fisher, score = estimator.parts(learner.model, self.trace)
         past = self.score or P.zeros(score)

@@ -16,7 +16,7 @@ from holdfast.maths.equations import Params
 from holdfast.settings import Settings
 
 Choice = dict[str, Any]
-Engine = Literal["bisect", "linear"]
+GridWalk = Literal["bisect", "linear"]
 At = Callable[[float], Choice]
 
 
@@ -34,6 +34,13 @@ class Trial(Protocol):
     @property
     def params(self) -> Params:
         """The weights it ended with."""
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The numbers of the method's state it ended with."""
+
+    def read(self) -> dict[str, Params]:
+        """Return the weights, the head's memory and the tensors of the method's state it ended with."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ def smallest(
 
 
 @dataclass(frozen=True)
-class Found:
+class Strongest:
     """The strongest accepted value, its trial, and how it was found."""
 
     value: float
@@ -88,9 +95,9 @@ def strongest(
     decay: float = 0.9,
     steps: int = 175,
     limit: int | None = None,
-    engine: Engine = "bisect",
+    engine: GridWalk = "bisect",
     known: Mapping[float, Trial] | None = None,
-) -> Generator[Choice, Trial, Found]:
+) -> Generator[Choice, Trial, Strongest]:
     """Stability decay: the strongest value on the grid start * decay^j that keeps enough plasticity.
 
     `free` is the unregularised trial: value 0, accepted by definition, the answer below the grid. `known` are
@@ -103,10 +110,10 @@ def strongest(
     def spent() -> bool:
         return limit is not None and made >= limit
 
-    def found(j: int, *flags: str) -> Found:
+    def found(j: int, *flags: str) -> Strongest:
         if any(weaker > j and not accept(trial) for weaker, trial in seen.items()):
             flags += ("non-monotone",)
-        return Found(grid[j], seen[j], flags) if j <= steps else Found(0.0, free, flags)
+        return Strongest(grid[j], seen[j], flags) if j <= steps else Strongest(0.0, free, flags)
 
     def ask(j: int) -> Generator[Choice, Trial, bool]:
         nonlocal made
@@ -147,6 +154,14 @@ def lam_grid(settings: Settings) -> dict[str, Any]:
         "limit": settings.lam_trials,
         "engine": settings.engine,
     }
+
+
+THRESHOLDS = {"class-incremental": 0.90, "domain-incremental": 0.95}
+
+
+def share_to_keep(thr: float | None, scenario: str) -> float:
+    """Return the share of the gold score that a hold must keep: as set, or the paper's for the scenario."""
+    return THRESHOLDS.get(scenario, 0.90) if thr is None else thr
 
 
 def strongest_lam(
@@ -229,7 +244,7 @@ def best_of_grid(
     return best
 
 
-Path = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
+LooseningPath = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
 
 
 def paper_path(
@@ -260,7 +275,7 @@ def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[
 
 
 def loosen(
-    path: Path, at: Callable[[float, float], Choice], target: float
+    path: LooseningPath, at: Callable[[float, float], Choice], target: float
 ) -> Generator[Choice, Trial, tuple[Trial, bool]]:
     """Follow a path of (λ_down, m) to the first trial that reaches the target; else the best and False."""
     scores: list[float] = []

@@ -1,14 +1,14 @@
-"""SI: a weight matters as much as its way through training has lowered the loss."""
+"""SI: a weight matters as much as its path through training has lowered the loss."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from holdfast.importance import estimators
-from holdfast.importance.estimators import Estimator
+from holdfast.fields import setting
+from holdfast.importance.estimators import Estimator, SIEstimator
 from holdfast.maths.equations import Pooling
+from holdfast.methods import knobs
 from holdfast.methods.quadratic import Quadratic
-from holdfast.settings import setting
 
 
 @dataclass
@@ -26,8 +26,8 @@ class SI(Quadratic):
     damping: float = setting(
         0.1, "xi, in squared distance: keeps the quotient finite where nothing moved", least=1e-12
     )
-    pooling: Pooling = setting("sum", "how importances of several tasks are pooled")
+    pooling: Pooling = knobs.pooling("sum")
 
     def estimator(self) -> Estimator:
-        """The path integral of the task loss."""
-        return estimators.SI(self.damping)
+        """Return the path integral of the task loss."""
+        return SIEstimator(self.damping)

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from holdfast.methods.closed_form import Discriminant, FrozenTrunk
-from holdfast.settings import setting
+from holdfast.heads import Head, SLDAHead
+from holdfast.heads.discriminant import Weighting
+from holdfast.heads.sums import Scatter
+from holdfast.methods import knobs
+from holdfast.methods.closed_form import ClosedForm
+from holdfast.settings import Settings
+
+
+class HasDiscriminant(Protocol):
+    """A method with the hyper-parameters of a discriminant head."""
+
+    shrinkage: float | None
+    weighting: Weighting
+    scatter: Scatter
+
+
+def slda_head(method: HasDiscriminant, width: int, seed: int) -> Head:
+    """Return a discriminant head as a method has it set."""
+    return SLDAHead(
+        width, seed=seed, shrinkage=method.shrinkage, weighting=method.weighting, scatter=method.scatter
+    )
 
 
 @dataclass
-class SLDA(Discriminant, FrozenTrunk):
+class SLDA(ClosedForm):
     """Class means under one shared covariance, kept as exact sums: any order, any batching, any removal.
 
     Equation: score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k, Σ_e = (1 - e) Σ + e (trace Σ / d) I
@@ -17,4 +37,10 @@ class SLDA(Discriminant, FrozenTrunk):
     Keeps: n_k, s_k and S_k of every label: d(d+3)/2 + 1 numbers each
     """
 
-    lr: float = setting(0.0, "nothing is trained", least=0)
+    shrinkage: float | None = knobs.shrinkage()
+    weighting: Weighting = knobs.weighting()
+    scatter: Scatter = knobs.scatter()
+
+    def make_head(self, width: int, settings: Settings, seed: int) -> Head:
+        """Return discriminant analysis."""
+        return slda_head(self, width, seed)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,24 +13,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
 
 from holdfast import distributed
+from holdfast.data.batches import Batch
+from holdfast.data.tasks import Task
+from holdfast.fields import setting
 from holdfast.maths import params as P
 from holdfast.maths.params import Params
 from holdfast.methods import search
-from holdfast.methods.base import Kind
-from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.methods.strength import Regulariser
-from holdfast.settings import Settings, setting
-from holdfast.steps import upgd as optim
-from holdfast.steps.upgd import Maximum, Scaling
-
-if TYPE_CHECKING:
-    from holdfast.data.batches import Batch
-    from holdfast.data.tasks import Task
-    from holdfast.learning.learner import Learner
+from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training, Weights
+from holdfast.methods.search import Decision
+from holdfast.models import Output
+from holdfast.steps.upgd import Maximum, Scaling, UPGDOptimizer, hutchinson
 
 
 @dataclass
-class UPGD(Regulariser):
+class UPGD(Method):
     """Utility-based Perturbed Gradient Descent: useful weights move little, useless ones freely, with noise.
 
     The second-order utility takes the head's curvature as it is (HesScale is exact there) and estimates that
@@ -42,8 +39,9 @@ class UPGD(Regulariser):
     Keeps: the running utility (one number per trainable weight) and its step counts
     """
 
+    cannot: ClassVar[dict[str, str]] = REGULARISER
     reduces_to_seq: ClassVar[bool | str] = "its optimiser is a gated, noisy SGD from the first step on"
-    state: ClassVar[dict[str, Kind]] = {"utility": "zeros", "steps": "fixed"}
+    state: ClassVar[dict[str, StateKind]] = {"utility": "zeros", "steps": "fixed"}
 
     order: Literal["first", "second"] = setting(
         "second", "order of the utility in the weight (paper: second)"
@@ -69,68 +67,72 @@ class UPGD(Regulariser):
     utility: Params = field(default_factory=dict, init=False, repr=False)
     steps: Params = field(default_factory=dict, init=False, repr=False)
 
-    def rates(self, settings: Settings) -> tuple[float, ...]:
-        """Its steps have SGD's geometry."""
-        return settings.sgd_rates
-
-    def search(self, learner: Learner, task: Task) -> Generator[Choice, Trial, Decision]:
-        """The learning rate only."""
-        return Decision((yield from search.best_rate(learner.rates(), {})))
-
-    def before_task(self, learner: Learner, task: Task) -> None:
-        """Go on with the utilities of the past."""
-        for name, start in learner.start.items():
-            self.utility.setdefault(name, P.precise(torch.zeros_like(start)))
-            self.steps.setdefault(name, torch.zeros(()))
-        self.model, self.count = learner.model, learner.count
-        self.measured: Params = {}
-        self.batches = 0
-        self.signs = torch.Generator().manual_seed(learner.task_seed)
-
-    def optimizer(self, params: dict[str, nn.Parameter]) -> Optimizer:
-        """The method itself."""
-        return optim.UPGD(
-            params,
-            self.lr,
-            utility=self.utility,
-            steps=self.steps,
-            curvature=self.measured,
-            beta=self.beta,
-            sigma=self.sigma,
-            weight_decay=self.weight_decay,
-            factor=self.factor,
-            maximum=self.maximum,
-            scaling=self.scaling,
-            protecting=self.protecting,
-        )
-
-    def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """The task loss; on the way, where it is time, its curvature."""
-        due = self.order == "second" and self.batches % self.every == 0
-        self.batches += 1
-        if not due:
-            return super().losses(model, batch)
-        seen: list[tuple[Tensor, Tensor]] = []
-        head = self.model.get_submodule("head.linear")
-        handle = head.register_forward_hook(lambda _, given, logits: seen.append((given[0], logits)))
-        with handle, sdpa_kernel(SDPBackend.MATH):  # fused attention has no double backward
-            terms = super().losses(model, batch)
-        if self.curvature == "hutchinson":
-            self.count("curvature", forward=0, backward=2)
-            trunk = {n: w for n, w in P.trainable(self.model).items() if not n.startswith("head.")}
-            found = optim.hutchinson(terms["task"], trunk, self.signs) if trunk else {}
-            mean = {n: distributed.total(P.precise(h)) / distributed.processes() for n, h in found.items()}
-            self.measured.update(mean)
-        self.measured.update(self.head_curvature(batch, *seen[-1]))
-        return terms
-
-    @torch.no_grad()
-    def head_curvature(self, batch: Batch, given: Tensor, logits: Tensor) -> Params:
-        """∂²L/∂W_ij² = Σ_n ∂²L/∂z_ni² a_nj², exact because the logits are linear in the head."""
-        assert batch.objective is not None
-        second = batch.objective.curvature(logits, batch.labels)
-        given = given.to(second.dtype)
-        return {
-            "head.linear.weight": distributed.total(second.T @ given.square()),
-            "head.linear.bias": distributed.total(second.sum(0)),
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Step by UPGD, going on with the utilities of the past."""
+        utility = {n: P.precise(torch.zeros_like(start)) for n, start in learner.start.items()}
+        steps = {name: torch.zeros(()) for name in learner.start}
+        carried = {
+            "utility": utility | {name: value.clone() for name, value in self.utility.items()},
+            "steps": steps | {name: value.clone() for name, value in self.steps.items()},
         }
+        curvature: Params = {}
+
+        def optimizer(weights: Weights) -> Optimizer:
+            return UPGDOptimizer(
+                weights,
+                self.lr,
+                utility=carried["utility"],
+                steps=carried["steps"],
+                curvature=curvature,
+                beta=self.beta,
+                sigma=self.sigma,
+                weight_decay=self.weight_decay,
+                factor=self.factor,
+                maximum=self.maximum,
+                scaling=self.scaling,
+                protecting=self.protecting,
+            )
+
+        forward = self.measuring(learner, curvature) if self.order == "second" else Training.forward
+        return Training(self.lr, optimizer=optimizer, forward=forward, carried=carried)
+
+    def measuring(self, learner: LearnerView, curvature: Params) -> Callable[[nn.Module, Batch], Output]:
+        """Return a forward pass that measures the curvature of the task loss whenever it is time."""
+        signs = torch.Generator().manual_seed(learner.task_seed)
+        batches = itertools.count()
+
+        def forward(model: nn.Module, batch: Batch) -> Output:
+            if next(batches) % self.every:
+                return Training.forward(model, batch)
+            seen: list[tuple[Tensor, Tensor]] = []
+            head = learner.model.get_submodule("head.linear")
+            handle = head.register_forward_hook(lambda _, given, logits: seen.append((given[0], logits)))
+            with handle, sdpa_kernel(SDPBackend.MATH):  # fused attention has no double backward
+                output = Training.forward(model, batch)
+            if self.curvature == "hutchinson":
+                assert output.loss is not None
+                learner.count("curvature", forward=0, backward=2)
+                trunk = {n: w for n, w in P.trainable(learner.model).items() if not n.startswith("head.")}
+                found = hutchinson(output.loss, trunk, signs) if trunk else {}
+                total = {n: distributed.total(P.precise(h)) for n, h in found.items()}
+                curvature.update({n: h / distributed.processes() for n, h in total.items()})
+            curvature.update(head_curvature(batch, *seen[-1]))
+            return output
+
+        return forward
+
+    def plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search the learning rate only; its steps have SGD's geometry."""
+        return Decision((yield from search.best_rate(learner.rates(learner.settings.sgd_rates), {})))
+
+
+@torch.no_grad()
+def head_curvature(batch: Batch, given: Tensor, logits: Tensor) -> Params:
+    """Return ∂²L/∂W_ij² = Σ_n ∂²L/∂z_ni² a_nj², exact because the logits are linear in the head."""
+    assert batch.objective is not None
+    second = batch.objective.curvature(logits, batch.labels)
+    given = given.to(second.dtype)
+    return {
+        "head.linear.weight": distributed.total(second.T @ given.square()),
+        "head.linear.bias": distributed.total(second.sum(0)),
+    }

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
-from holdfast.heads import Head, LinearHead
+from holdfast.heads import Head
 from holdfast.maths.equations import Params
 from holdfast.maths.losses import Objective
 from holdfast.models.adapters import Adapter
@@ -107,10 +107,10 @@ class Classifier(nn.Module):
         return sum(len(ids) > self.max_length for ids in found)
 
     def answers(self, output: Output) -> Tensor:
-        """What importance looks at: the logits of visible labels, or the features under an untrained head."""
-        return output.logits[:, self.head.visible_rows()] if self.head.trained else output.features
+        """Return the outputs whose dependence on the weights importance measures."""
+        return self.head.answers(output.features, output.logits)
 
-    # ---- under a head that is not trained -----------------------------------------------------------------
+    # ---- adapters that act once the encoder has learnt ----------------------------------------------------
 
     @property
     def adapted(self) -> bool:
@@ -128,12 +128,19 @@ class Classifier(nn.Module):
         return any(True for _ in self._adapters())
 
     @contextmanager
-    def probed(self, labels: Sequence[str], seed: int) -> Iterator[None]:
-        """Run the block under a throw-away linear head over these labels, adapters acting."""
-        own = self.head
-        probe = LinearHead(self.encoder.config.hidden_size, seed=seed)
-        probe.add(labels)
-        probe.teach(labels)
+    def adapting(self) -> Iterator[None]:
+        """Run the block with adapters acting."""
+        own = self.adapted
+        self.adapted = True
+        try:
+            yield
+        finally:
+            self.adapted = own
+
+    @contextmanager
+    def probed(self, labels: Sequence[str]) -> Iterator[None]:
+        """Run the block under the head that training uses for these labels, adapters acting."""
+        own, probe = self.head, self.head.probe(labels)
         self.adapted = True
         self.head = probe.to(next(self.encoder.parameters()))  # its device and its precision
         try:
@@ -142,16 +149,22 @@ class Classifier(nn.Module):
             self.head = own
 
     def memory(self) -> Params:
-        """What the model knows beside its weights: the head's statistics, and whether the adapters act."""
-        if self.head.trained:
-            return {}
-        return {**self.head.statistics(), "adapted": torch.tensor(self.adapted)}
+        """Return what the model knows beside its weights: the head's statistics, whether adapters act."""
+        statistics = self.head.statistics()
+        return {**statistics, "adapted": torch.tensor(self.adapted)} if statistics else {}
 
     def load_memory(self, memory: Params) -> None:
         """Put back what `memory` gave."""
-        if not self.head.trained:
+        if memory:
             self.head.load_statistics(memory)
             self.adapted = bool(memory["adapted"])
+
+    def forget(self, label: str) -> list[str]:
+        """Drop a label; return what still carries traces of it."""
+        traces = [self.head.forget(label)]
+        if self.adapted and not self.head.trained:
+            traces.append("the encoder, which has learnt while it was known")
+        return list(filter(None, traces))
 
     def _adapters(self) -> Iterator[Adapter]:
         return (module for module in self.encoder.modules() if isinstance(module, Adapter))

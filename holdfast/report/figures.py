@@ -11,7 +11,6 @@ from typing import Any
 from holdfast.methods import METHODS
 from holdfast.report.means import mean_of, values
 from holdfast.report.runs import Run, Section
-from holdfast.studies import published
 
 PALETTE = (
     "#0f8a72",
@@ -30,7 +29,6 @@ PALETTE = (
 FAMILIAR = ("la", "mas", "ancl-mas", "ancl-lwf", "upgd", "rp2f", "adabop", "la+slda", "slda", "frozen")
 REFERENCE = {"seq": "#8c96a0", "mtl": "#8c96a0"}
 DASHES = {"seq": "dot", "mtl": "dash"}
-LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # beside lines in the first colours of the palette
 
 
 @dataclass(frozen=True)
@@ -65,12 +63,12 @@ def curves(section: Section) -> Figure | None:
         method = made[0].method
         x = list(range(1, longest + 1))
         if made[0].joint:
-            y = [_mean(section, made, "Ov")] * longest
+            y = [mean_percent(section, made, "Ov")] * longest
         else:
-            y = [_mean(section, [run for run in made if len(run.matrix) >= k], "Ov", k) for k in x]
+            y = [mean_percent(section, [run for run in made if len(run.matrix) >= k], "Ov", k) for k in x]
         line = {"color": colour(method), "dash": DASHES.get(method, "solid")}
         data.append(
-            _trace(
+            trace(
                 label,
                 x,
                 y,
@@ -100,11 +98,11 @@ def trade_off(section: Section) -> Figure | None:
         few = {"color": tint, "size": 7, "opacity": 0.45}
         xs, ys = [fwt for fwt, _, _ in known], [cf for _, cf, _ in known]
         data.append(
-            _trace(label, xs, ys, mode="markers", marker=few, text=names, showlegend=False, legendgroup=label)
+            trace(label, xs, ys, mode="markers", marker=few, text=names, showlegend=False, legendgroup=label)
         )
         big = {"color": tint, "size": 13, "symbol": "diamond"}
-        means = ([_mean(section, [run for _, _, run in known], metric)] for metric in ("FWT", "CF"))
-        data.append(_trace(label, *means, mode="markers", marker=big, legendgroup=label))
+        means = ([mean_percent(section, [run for _, _, run in known], metric)] for metric in ("FWT", "CF"))
+        data.append(trace(label, *means, mode="markers", marker=big, legendgroup=label))
     layout = {
         "xaxis": {"title": "FWT: plasticity beside seq →"},
         "yaxis": {"title": "← stability: CF", "autorange": "reversed"},
@@ -136,11 +134,11 @@ def search_trace(run: Run) -> Figure | None:
             ends = [seen[0]["choice"]["lam"], seen[-1]["choice"]["lam"]]
             enough = {"color": tint, "width": 1, "dash": "dot"}
             level = [100 * gold * run.share] * 2
-            data.append(_trace("enough", ends, level, mode="lines", line=enough, showlegend=False, **group))
+            data.append(trace("enough", ends, level, mode="lines", line=enough, showlegend=False, **group))
         if _on_the_grid({"choice": chosen, "score": chosen["score"]}):
             ring = {"color": tint, "size": 14, "symbol": "circle-open", "line": {"width": 3}}
             at = ([chosen["lam"]], [100 * chosen["score"]])
-            data.append(_trace("chosen", *at, mode="markers", marker=ring, showlegend=False, **group))
+            data.append(trace("chosen", *at, mode="markers", marker=ring, showlegend=False, **group))
     layout = {
         "xaxis": {"title": "λ", "type": "log", "exponentformat": "power"},
         "yaxis": {"title": "validation macro-F1"},
@@ -171,7 +169,7 @@ def _trials(name: str, trials: Sequence[Mapping[str, Any]], **rest: Any) -> dict
         for one in trials
     ]
     lams, scores = [one["choice"]["lam"] for one in trials], [100 * one["score"] for one in trials]
-    return _trace(name, lams, scores, text=words, **rest)
+    return trace(name, lams, scores, text=words, **rest)
 
 
 def spread(run: Run) -> list[Figure]:
@@ -198,7 +196,7 @@ def spread(run: Run) -> list[Figure]:
             "colorbar": {"title": "%", "thickness": 10},
             "hovertemplate": "%{y}<br>ρ %{x:.2f}: %{z} %<extra></extra>",
         }
-        cut = _trace(
+        cut = trace(
             "cut-off τ",
             [one["tau"] for one in tensors.values()],
             names,
@@ -225,70 +223,16 @@ def spread(run: Run) -> list[Figure]:
     return figures
 
 
-def strategies(section: Section) -> list[Figure]:
-    """CF and FWT after the second task over λ_down or λ_up, a line for each fixed τ."""
-    panels: dict[str, tuple[str, list[Run]]] = {}
-    for run in section.made:
-        own = run.own
-        kind = own.get("strategy", "balance")
-        axis = "down" if kind == "kt" else "up"
-        if run.method != "la" or not all(isinstance(own.get(name), int | float) for name in ("tau", axis)):
-            continue  # `none` and ∞ have no place on an axis
-        title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
-            kind
-        ]
-        panels.setdefault(title, (axis, []))[1].append(run)
-    figures = []
-    cuts = sorted({run.own["tau"] for _, runs in panels.values() for run in runs})
-    for title, (axis, runs) in panels.items():
-        data = []
-        for number, tau in enumerate(cuts):
-            along: dict[float, list[Run]] = {}  # several orders or seeds at a point are averaged
-            for run in sorted(runs, key=lambda run: run.own[axis]):
-                if run.own["tau"] == tau:
-                    along.setdefault(run.own[axis], []).append(run)
-            x = list(along)
-            for metric, dash in (("CF", "solid"), ("FWT", "dash")):
-                y = [_mean(section, at, metric) for at in along.values()]
-                tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
-                data.append(_trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
-        data += _references(section, [run.own[axis] for run in runs])
-        words = "λ_down" if axis == "down" else "λ_up between 1/τ (0) and λ_max/λ (1)"
-        layout = {
-            "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
-            "yaxis": {"title": "CF and FWT"},
-        }
-        note = "Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here."
-        if published.has_ablations_of(run.spec for run in runs):
-            theirs = "; ".join(
-                f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
-                for name, point in published.REFERENCES.items()
-            )
-            note += f" The paper has {theirs}."
-        figures.append(Figure(title, data, layout, note))
-    return figures
-
-
-def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
-    """What ANCL reaches at the same step, as level lines."""
-    data = []
-    for method, tint in LEVELS.items():
-        made = [run for run in section.made if run.method == method]
-        for metric, dash in (("CF", "solid"), ("FWT", "dash")) if made else ():
-            level = _mean(section, made, metric)
-            line = {"color": tint, "width": 1.5, "dash": dash}
-            ends = [min(across), max(across)]
-            data.append(_trace(f"{method} {metric}", ends, [level, level], mode="lines", line=line))
-    return data
-
-
-def _trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
+def trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
+    """A line or points of a figure."""
     rounded = [round(value, 3) if isinstance(value, float) else value for value in y]
     # Plotly reads names as markup, and a task may be called anything.
     return {"type": "scatter", "name": escape(name, quote=False), "x": list(x), "y": rounded, **rest}
 
 
-def _mean(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> float | None:
+def mean_percent(
+    section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None
+) -> float | None:
     """In per cent, the mean that tables have."""
     found = values(section, runs, metric, tasks)
     return 100 * mean_of(found) if found else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
-from holdfast.app.display import percent
+from holdfast.maths.metrics import percent
 from holdfast.report.runs import Run, Section
 from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked
@@ -16,10 +16,10 @@ UPPER = "mtl"  # a bound, not a competitor: it is never the best
 YARDSTICKS = (UPPER, "seq")  # what methods are held against; shown and not ranked, as in the paper
 Place = tuple[str, int]
 """An order and a seed."""
-Found = dict[Place, float]
+Scores = dict[Place, float]
 
 
-def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> Found:
+def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> Scores:
     """A metric at every place where it can be told; the mean of runs that come to the same there."""
     found: dict[Place, list[float]] = {}
     for run in runs:
@@ -48,7 +48,7 @@ def mean_cell(
     return Cell(text, rank, tuple(dict.fromkeys(records)))
 
 
-def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
+def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
     """Which means are best and second, over places that all ranked methods have; no yardstick is either."""
     places = usual_places(found)
     means = [
@@ -60,7 +60,7 @@ def ranks(found: Mapping[str, Found], *, high: bool) -> dict[str, Rank]:
     return dict(zip(found, ranked(means, high=high), strict=True))
 
 
-def usual_places(found: Mapping[str, Found]) -> frozenset[Place]:
+def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
     """The orders and seeds that most ranked methods have been run on, and no others.
 
     Of equally common sets the one that more methods have among others, then the larger one.
@@ -91,7 +91,7 @@ def _method(label: str) -> str:
 # ---- independent units: orders, or seeds of one order ----------------------------------------------------
 
 
-def units(found: Found) -> dict[str, float]:
+def units(found: Scores) -> dict[str, float]:
     """The mean of each order, for seeds of one order hang together; of one order the value of each seed."""
     by_order = len({order for order, _ in found}) > 1
     kept: dict[str, list[float]] = {}
@@ -100,12 +100,12 @@ def units(found: Found) -> dict[str, float]:
     return {unit: fmean(own) for unit, own in kept.items()}
 
 
-def mean_of(found: Found) -> float:
+def mean_of(found: Scores) -> float:
     """The mean over orders, each the mean over its seeds: an order counts once, however many it has."""
     return fmean(units(found).values())
 
 
-def interval(found: Found) -> str:
+def interval(found: Scores) -> str:
     """The 95 % interval of the mean."""
     over = estimate(list(units(found).values())) if found else None
     if over is None or over.half is None:
@@ -113,7 +113,7 @@ def interval(found: Found) -> str:
     return f"{percent(over.mean - over.half)} to {percent(over.mean + over.half)}"
 
 
-def against_best(found: Mapping[str, Found]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
+def against_best(found: Mapping[str, Scores]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
     """The ranked method with the highest mean over the usual places, and how it differs from each other one.
 
     Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's

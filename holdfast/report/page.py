@@ -23,16 +23,16 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 def write_page(
-    path: Path, sections: Sequence[tuple[Section, list[Table]]], complaints: Sequence[str]
+    path: Path, sections: Sequence[tuple[Section, list[Table], list[Figure]]], complaints: Sequence[str]
 ) -> Path:
-    """Write the page of these sections with their tables."""
+    """Write the page of these sections with their tables and figures."""
     numbers, room = count(1), Room(ROOM)
-    body = "".join(_section(section, tables, numbers, room) for section, tables in sections)
+    body = "".join(_section(*section, numbers, room) for section in sections)
     about = (
         "One task after another, no old data kept, no task id given. Scores are macro-F1 &times; 100 on test "
         "sentences; a number leads to the record it came from."
     )
-    links = "".join(f"<li><a href='#{_anchor(s)}'>{escape(s.title)}</a></li>" for s, _ in sections)
+    links = "".join(f"<li><a href='#{_anchor(s)}'>{escape(s.title)}</a></li>" for s, _, _ in sections)
     odd = "".join(f"<p class=missing>{escape(line)}</p>" for line in complaints)
     return assemble(path, about, f"<nav><ul>{links}</ul></nav>{odd}", body)
 
@@ -71,11 +71,9 @@ def _left_out(number: int) -> str:
     return f"<p class=note>{number} more are not drawn, for want of room; the records have them.</p>"
 
 
-def _section(section: Section, tables: list[Table], numbers: count[int], room: Room) -> str:
-    shown = {"main": (draw.curves(section), draw.trade_off(section))}.get(section.view, ())
-    pictures = [figure for figure in shown if figure is not None]
-    if section.view == "strategies":
-        pictures += draw.strategies(section)
+def _section(
+    section: Section, tables: list[Table], pictures: list[Figure], numbers: count[int], room: Room
+) -> str:
     # Many points are told by figures; what was chosen and the records are looked up, not read.
     folded = [table for table in tables if table.words or table.name.endswith("-strategies")]
     first, *rest = [html(table) for table in tables if table not in folded] or [""]

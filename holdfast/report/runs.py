@@ -8,16 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from holdfast.bench.records import WRONG, NotARecord, check_record, spec_of
+from holdfast.bench.records import WRONG, NotARecord, Record, check_record, spec_of
 from holdfast.bench.spec import Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.maths import metrics
 from holdfast.methods import METHODS
-from holdfast.methods.strength import THRESHOLDS
+from holdfast.methods.search import THRESHOLDS
 from holdfast.storage.files import read_json
 
-Record = dict[str, Any]
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
 REPEATED = ("method", "set", "order", "seed")
 """What may differ between runs of one setting: methods are compared, orders and seeds averaged over."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from rich.console import Console
@@ -162,3 +162,8 @@ def show(console: Console, table: Table) -> None:
         cells = (row[column] for column in kept)
         shown.add_row(*(styles[cell.rank].format(escape_markup(cell.text)) for cell in cells))
     console.print(shown)
+
+
+def short(value: Any) -> str:
+    """A hyper-parameter in three digits."""
+    return "-" if value is None else "∞" if value == "inf" else f"{value:.3g}"

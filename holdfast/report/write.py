@@ -1,15 +1,16 @@
-"""Writes the report of a folder: a page, and its tables as Markdown, CSV and LaTeX."""
+"""Write the report of a folder: a page, and its tables as Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.report.figures import Figure
 from holdfast.report.page import write_page
 from holdfast.report.runs import Section, load_sections
 from holdfast.report.tables import Table, as_csv, latex, markdown
 from holdfast.storage.files import write_text
-from holdfast.studies.views import tables_of
 
 
 @dataclass(frozen=True)
@@ -21,24 +22,35 @@ class Written:
     complaints: list[str]
 
 
-def write_report(directory: Path) -> Written:
-    """The report of a folder's records, in that folder."""
+def write(
+    directory: Path,
+    tables_of: Callable[[Section, str], list[Table]],
+    figures_of: Callable[[Section], list[Figure]],
+) -> Written:
+    """Write the report of a folder's records into that folder.
+
+    `tables_of` gets a section and the beginning of its tables' file names.
+    """
     found, complaints = load_sections(directory)
-    sections = [
-        (section, tables_of(section, f"{number:02d}")) for number, section in enumerate(found, start=1)
-    ]
+    sections = [(one, tables_of(one, f"{number:02d}")) for number, one in enumerate(found, start=1)]
     lines: list[str] = []
-    for old in (directory / "tables").glob("[0-9][0-9]-*.*"):
-        if old.suffix in (".csv", ".tex"):
-            old.unlink()
     for section, tables in sections:
         lines += [f"### {section.title}", ""]
         if section.missing:
             lines += [f"{len(section.missing)} of {len(section.runs)} runs are missing.", ""]
-        for table in tables:
-            lines.append(markdown(table))
-            write_text(directory / "tables" / f"{table.name}.csv", as_csv(table))
-            write_text(directory / "tables" / f"{table.name}.tex", latex(table))
+        lines += map(markdown, tables)
+    write_tables(directory, [table for _, tables in sections for table in tables])
     write_text(directory / "report.md", "\n".join(lines))
-    page = write_page(directory / "report.html", sections, complaints)
-    return Written(page, sections, complaints)
+    shown = [(section, tables, figures_of(section)) for section, tables in sections]
+    return Written(write_page(directory / "report.html", shown, complaints), sections, complaints)
+
+
+def write_tables(directory: Path, tables: Iterable[Table]) -> None:
+    """Write tables as CSV and LaTeX in place of those that are there."""
+    for pattern in ("[0-9][0-9]-*.*", "lm-*.*"):
+        for old in (directory / "tables").glob(pattern):
+            if old.suffix in (".csv", ".tex"):
+                old.unlink()
+    for table in tables:
+        write_text(directory / "tables" / f"{table.name}.csv", as_csv(table))
+        write_text(directory / "tables" / f"{table.name}.tex", latex(table))

@@ -18,10 +18,9 @@ from torch.optim import Optimizer
 
 from holdfast import distributed
 from holdfast.data.batches import Batch, Examples
-from holdfast.importance.per_sample import eval_mode
 from holdfast.maths.losses import IGNORED
-from holdfast.maths.params import Params, precise
-from holdfast.models.classifier import Classifier
+from holdfast.maths.params import Params, eval_mode, precise
+from holdfast.models import Classifier
 
 Selection = Literal["ratio", "fraction", "soft"]
 

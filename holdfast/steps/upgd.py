@@ -20,7 +20,7 @@ Scaling = Literal["global", "local"]
 TINY = 1e-30  # a largest utility below this says nothing about which weights are useful
 
 
-class UPGD(Optimizer):
+class UPGDOptimizer(Optimizer):
     """Weight-wise UPGD. `utility` and `steps` are the caller's, by name, and updated in place.
 
     `curvature` is read at each step: where it has a weight's Hessian diagonal the utility is of second order.

@@ -1,1 +1,1 @@
-"""Atomic files, locks, generations and the cache."""
+"""Files that survive a kill: atomic writes, locks, generations of a state, the download cache."""

@@ -1,1 +1,1 @@
-"""What belongs to the paper and to our own studies."""
+"""The paper's suites, published numbers and tables, and the study on language models."""

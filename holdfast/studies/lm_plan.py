@@ -9,9 +9,10 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from holdfast.bench.records import Record
+
 Kind = Literal["untouched", "naive", "l2", "mas", "la", "flow", "wise", "la-merge"]
 Stage = Literal["", "rates", "harsh", "sweep", "frontier", "elimination"]
-Record = dict[str, Any]
 
 RATES = (2e-5, 5e-5, 1e-4, 2e-4, 4e-4)
 LAMBDAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -21,7 +22,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Trial:
+class LMSpec:
     """One training of the study."""
 
     kind: Kind
@@ -42,10 +43,10 @@ class Trial:
         return {name: value for name, value in asdict(self).items() if name != "stage"}
 
 
-Plan = Generator[list[Trial], list[Record], dict[str, Any]]
+StudyPlan = Generator[list[LMSpec], list[Record], dict[str, Any]]
 
 
-def follow(plan: Plan, answer: Callable[[list[Trial]], list[Record] | None]) -> dict[str, Any] | None:
+def follow(plan: StudyPlan, answer: Callable[[list[LMSpec]], list[Record] | None]) -> dict[str, Any] | None:
     """Drive a plan to its end and return what it chose; None if an answer is not to be had."""
     found: list[Record] | None = None
     while True:
@@ -66,11 +67,11 @@ def loss(record: Record, ability: str, part: str = "valid") -> float:
 
 def study(
     rates: Sequence[float] = RATES, lambdas: Sequence[float] = LAMBDAS, seeds: Sequence[int] = SEEDS
-) -> Plan:
+) -> StudyPlan:
     """Rates, the harsh rate, the sweep of the paper, the collapse by elimination, the frontier."""
     untouched, *naive = yield [
-        Trial("untouched", stage="rates"),
-        *(Trial("naive", rate, stage="rates") for rate in rates),
+        LMSpec("untouched", stage="rates"),
+        *(LMSpec("naive", rate, stage="rates") for rate in rates),
     ]
     best, _ = min(zip(rates, naive, strict=True), key=lambda pair: loss(pair[1], "new"))
     harm = [loss(record, "old") - loss(untouched, "old") for record in naive]
@@ -86,36 +87,36 @@ def study(
     return {"best rate": best, "harsh rate": harsh, "chosen lambda": min(both, key=lambda lam: both[lam])}
 
 
-def _harsh(rate: float, seeds: Sequence[int]) -> list[Trial]:
+def _harsh(rate: float, seeds: Sequence[int]) -> list[LMSpec]:
     """At the harsh rate: what protection is needed against, and relative importance beside the plain one."""
     kinds: tuple[Kind, ...] = ("mas", "la")
     found = []
     for seed in seeds:
-        found.append(Trial("naive", rate, seed=seed, stage="harsh"))
-        found += [Trial(kind, rate, lam, seed, stage="harsh") for lam in FINE for kind in kinds]
+        found.append(LMSpec("naive", rate, seed=seed, stage="harsh"))
+        found += [LMSpec(kind, rate, lam, seed, stage="harsh") for lam in FINE for kind in kinds]
     return found
 
 
-def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[Trial]:
+def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[LMSpec]:
     """The paper's strengths: as a proximal step, and as the paper has it."""
-    naive = [Trial("naive", rate, seed=seed, stage="sweep") for seed in seeds]
-    proximal = [Trial("mas", rate, lam, seed, stage="sweep") for seed in seeds for lam in lambdas]
-    raw = [Trial("mas", rate, lam, mode="loss", normalise="none", stage="sweep") for lam in lambdas]
+    naive = [LMSpec("naive", rate, seed=seed, stage="sweep") for seed in seeds]
+    proximal = [LMSpec("mas", rate, lam, seed, stage="sweep") for seed in seeds for lam in lambdas]
+    raw = [LMSpec("mas", rate, lam, mode="loss", normalise="none", stage="sweep") for lam in lambdas]
     return naive + raw + proximal
 
 
-def _frontier(rate: float) -> list[Trial]:
+def _frontier(rate: float) -> list[LMSpec]:
     """What else there is, each over its own strength; equal importances have the mean of normalised ones."""
-    l2 = [Trial("l2", rate, lam, stage="frontier") for lam in FINE]
-    flow = [Trial("flow", rate, heat, stage="frontier") for heat in (0.5, 1.0, 2.0)]
+    l2 = [LMSpec("l2", rate, lam, stage="frontier") for lam in FINE]
+    flow = [LMSpec("flow", rate, heat, stage="frontier") for heat in (0.5, 1.0, 2.0)]
     merging: tuple[Kind, ...] = ("wise", "la-merge")
-    merged = [Trial(kind, rate, share, stage="frontier") for kind in merging for share in (0.25, 0.5, 0.75)]
+    merged = [LMSpec(kind, rate, share, stage="frontier") for kind in merging for share in (0.25, 0.5, 0.75)]
     # All of the past's share; WiSE-FT's 1 is plain fine-tuning. And a hold beyond those with three seeds.
-    ends = [Trial("la-merge", rate, 1.0, stage="frontier"), Trial("mas", rate, 0.1, stage="frontier")]
+    ends = [LMSpec("la-merge", rate, 1.0, stage="frontier"), LMSpec("mas", rate, 0.1, stage="frontier")]
     return l2 + flow + merged + ends
 
 
-def _elimination(rate: float) -> list[Trial]:
+def _elimination(rate: float) -> list[LMSpec]:
     """The paper's form at strength 1, and with one change at a time."""
     changes: tuple[dict[str, Any], ...] = (
         {"clip": 0.0},
@@ -123,8 +124,8 @@ def _elimination(rate: float) -> list[Trial]:
         {"squared": True},
         {"dtype": "bfloat16"},
     )
-    raw = Trial("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
+    raw = LMSpec("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
     # What a change does without any penalty, so that it is not laid at the penalty's door.
-    plain = Trial("naive", rate, stage="elimination")
+    plain = LMSpec("naive", rate, stage="elimination")
     controls = [plain, replace(plain, clip=0.0), replace(plain, dtype="bfloat16")]
     return [raw, *(replace(raw, **change) for change in changes), *controls]

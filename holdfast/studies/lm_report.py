@@ -12,11 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from holdfast.bench.records import Record
 from holdfast.report.figures import PALETTE, Figure
 from holdfast.report.page import assemble, figure_html
 from holdfast.report.tables import Cell, Table, html, markdown
-from holdfast.storage.files import write_bytes
-from holdfast.studies.lm_plan import HARM, Plan, Record, Stage, Trial, follow, loss, study
+from holdfast.report.write import write_tables
+from holdfast.storage.files import write_text
+from holdfast.studies.lm_plan import HARM, LMSpec, Stage, StudyPlan, follow, loss, study
 from holdfast.studies.lm_study import COLLAPSED, records_of, words
 
 TITLES: dict[Stage, str] = {
@@ -27,52 +29,54 @@ TITLES: dict[Stage, str] = {
     "elimination": "the loss form at strength 1, and with one change at a time",
 }
 KINDS = ("naive", "l2", "flow", "wise", "mas", "la", "la-merge")
-USUAL = Trial("mas")
+USUAL = LMSpec("mas")
 
 
-class Found:
+class StudyRecords:
     """The trainings of a plan, the records they have, and what was chosen by them."""
 
-    def __init__(self, records: Sequence[Record], plan: Plan) -> None:
-        self.trials: list[Trial] = []
+    def __init__(self, records: Sequence[Record], plan: StudyPlan) -> None:
+        self.trials: list[LMSpec] = []
         self._records = {_key(record["spec"]): record for record in records}
         self.choices = follow(plan, self._answer) or {}
 
-    def _answer(self, trials: list[Trial]) -> list[Record] | None:
+    def _answer(self, trials: list[LMSpec]) -> list[Record] | None:
         """What a plan goes on with: all of the records, or none."""
         self.trials += trials
         made = self.some(trials)
         return made if len(made) == len(trials) else None
 
-    def record(self, trial: Trial) -> Record | None:
+    def record(self, trial: LMSpec) -> Record | None:
         """Of a training, if it has been made."""
         return self._records.get(_key(trial.spec()))
 
-    def some(self, trials: Sequence[Trial]) -> list[Record]:
+    def some(self, trials: Sequence[LMSpec]) -> list[Record]:
         """Those of the records of some trainings that there are."""
         return [record for trial in trials if (record := self.record(trial)) is not None]
 
-    def of(self, stage: Stage) -> list[list[Trial]]:
+    def of(self, stage: Stage) -> list[list[LMSpec]]:
         """The trainings of a stage; what differs in the seed only is together."""
-        rows: dict[Trial, list[Trial]] = {}
+        rows: dict[LMSpec, list[LMSpec]] = {}
         for trial in dict.fromkeys(self.trials):
             if trial.stage == stage:
                 rows.setdefault(replace(trial, seed=0), []).append(trial)
         return list(rows.values())
 
-    def yardsticks(self, trial: Trial) -> tuple[Trial, Trial]:
+    def yardsticks(self, trial: LMSpec) -> tuple[LMSpec, LMSpec]:
         """The untouched model, and plain fine-tuning at the rate and with the seed of a training."""
-        return Trial("untouched"), Trial("naive", trial.lr, seed=trial.seed)
+        return LMSpec("untouched"), LMSpec("naive", trial.lr, seed=trial.seed)
 
-    def plain(self, trial: Trial, ability: str) -> tuple[float, float] | None:
+    def plain(self, trial: LMSpec, ability: str) -> tuple[float, float] | None:
         """The test losses of its yardsticks."""
         start, naive = map(self.record, self.yardsticks(trial))
         return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
 
 
-def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, Any] | None = None) -> Path:
+def write_study(
+    directory: Path, plan: StudyPlan | None = None, about: Mapping[str, Any] | None = None
+) -> Path:
     """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
-    found = Found(records_of(directory, about or {}), plan or study())
+    found = StudyRecords(records_of(directory, about or {}), plan or study())
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
     more = (compared(found), correlations(found), made_of(found))
     tables += [table for table in more if table.rows]
@@ -88,11 +92,12 @@ def write_study(directory: Path, plan: Plan | None = None, about: Mapping[str, A
         lines.append(f"{left} of {len(asked)} trainings are missing")
     top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
-    write_bytes(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]).encode())
+    write_tables(directory, tables)
+    write_text(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]))
     return assemble(directory / "report.html", subtitle, top, body)
 
 
-def losses(found: Found, stage: Stage) -> Table:
+def losses(found: StudyRecords, stage: Stage) -> Table:
     """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
     shared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
     untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
@@ -128,7 +133,7 @@ def losses(found: Found, stage: Stage) -> Table:
     return Table(f"lm-{stage}", TITLES[stage], columns, cells, naming=5, note=note)
 
 
-def _names(trial: Trial) -> list[str]:
+def _names(trial: LMSpec) -> list[str]:
     """What a row is of."""
     told = [
         f"{name} {getattr(trial, name)}"
@@ -143,7 +148,7 @@ def _names(trial: Trial) -> list[str]:
     return [trial.kind, form, ", ".join(told) or "-", rate, strength]
 
 
-def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
+def _shares(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
     """Of the gain and of the damage of plain fine-tuning with the same seeds, where there is any."""
     shares = []
     for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
@@ -158,7 +163,7 @@ def _shares(found: Found, trials: Sequence[Trial]) -> list[str]:
     return shares
 
 
-def _excess(found: Found, trials: Sequence[Trial]) -> list[str]:
+def _excess(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
     """How far the worst seed is above what must not be exceeded."""
     worst: dict[str, list[float]] = {"old": [], "new": []}
     if any(map(collapsed, found.some(trials))):
@@ -178,7 +183,7 @@ def collapsed(record: Record) -> bool:
     return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
 
 
-def made_of(found: Found) -> Table:
+def made_of(found: StudyRecords) -> Table:
     """Where every number came from."""
     rows = []
     for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
@@ -188,7 +193,7 @@ def made_of(found: Found) -> Table:
     return Table("lm-records", "records", ["training", "record"], rows, words=True)
 
 
-def compared(found: Found) -> Table:
+def compared(found: StudyRecords) -> Table:
     """Relative importance against the plain one: seed by seed, at the same strength, and as far away.
 
     α' has another mean than α, so that the same λ holds more or less; how far weights went tells how much.
@@ -225,16 +230,16 @@ def _digests(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(str(record["digest"]) for record in records))
 
 
-def plain_as_strong(found: Found, trial: Trial, ability: str) -> float | None:
+def plain_as_strong(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
     """The loss under the plain importance at the same strength."""
     record = found.record(replace(trial, kind="mas"))
     return loss(record, ability, "test") if record and not collapsed(record) else None
 
 
-def plain_as_far(found: Found, trial: Trial, ability: str) -> float | None:
+def plain_as_far(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
     """The same where weights went as far as in this training, between the nearest strengths."""
     held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
-    others = [Trial("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
+    others = [LMSpec("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
     made = [one for one in found.some(others) if not collapsed(one)]
     points = sorted((float(one["moved"]), loss(one, ability, "test")) for one in made)
     moved = float(found.some([trial])[0]["moved"])
@@ -251,7 +256,7 @@ def _range(values: Sequence[float], sign: str = "") -> str:
     return f"{fmean(values):{sign}.3f}{ends}"
 
 
-def correlations(found: Found) -> Table:
+def correlations(found: StudyRecords) -> Table:
     """Between how far weights moved and how much they came to matter."""
     rows = []
     for trial in dict.fromkeys(found.trials):
@@ -275,7 +280,7 @@ def _four(of: str, which: str, measured: dict[str, float | None], record: Record
     return [Cell(of), Cell(which), *(Cell(text, records=(record["digest"],)) for text in shown)]
 
 
-def frontier(found: Found) -> Figure | None:
+def frontier(found: StudyRecords) -> Figure | None:
     """Loss of the old ability against that of the new one, a line over the strengths of each method.
 
     What holds plain fine-tuning back is a smaller rate: that line is what all others have to be below.
@@ -308,14 +313,14 @@ def frontier(found: Found) -> Figure | None:
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
-def strengths(found: Found) -> Figure | None:
+def strengths(found: StudyRecords) -> Figure | None:
     """Both abilities over λ, as a proximal step and in the loss, between what they are at its two ends."""
     rows = [(trials[0], found.some(trials)) for trials in found.of("sweep")]
     rows = [(trial, made) for trial, made in rows if made and not any(map(collapsed, made))]
     held = sorted((pair for pair in rows if pair[0].kind == "mas"), key=lambda pair: pair[0].strength)
     if not held:
         return None
-    ends = [("untouched", found.some([Trial("untouched")]))]
+    ends = [("untouched", found.some([LMSpec("untouched")]))]
     ends += [("naive", made) for trial, made in rows if trial.kind == "naive"]
     data = []
     for ability, colour in zip(("old", "new"), PALETTE, strict=False):
@@ -344,11 +349,11 @@ def _line(name: str, x: list[float], y: list[float], colour: str, dash: str) -> 
     }
 
 
-def _means(rows: Sequence[tuple[Trial, list[Record]]], ability: str) -> list[float]:
+def _means(rows: Sequence[tuple[LMSpec, list[Record]]], ability: str) -> list[float]:
     return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
 
 
-def _points(name: str, rows: Sequence[tuple[Trial, list[Record]]], colour: str) -> dict[str, Any]:
+def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str) -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": name,

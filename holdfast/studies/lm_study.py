@@ -16,17 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.bench.records import Record
 from holdfast.lm.artefact import PARTIAL, Importance, measure
-from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
+from holdfast.lm.baselines import flow_weights, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.finetune import Collapsed, Recipe, finetune
 from holdfast.lm.protect import Protect
 from holdfast.lm.text import Sequences
 from holdfast.lm.weighing import relatively
+from holdfast.maths.equations import merge
 from holdfast.maths.params import Params, kind_of, layer_of, restore, snapshot, trainable
 from holdfast.storage.files import Busy, locked, read_json, write_json
 from holdfast.storage.generations import read_tensors, write_tensors
-from holdfast.studies.lm_plan import Plan, Record, Trial, follow
+from holdfast.studies.lm_plan import LMSpec, StudyPlan, follow
 
 Told = Callable[[str], None]
 LOST = "collapsed.json"
@@ -77,11 +79,11 @@ class Study:
         self.about |= {"tokens": parts, "threads": torch.get_num_threads()}
         self.work = out / ".trials" / _digest(self.about)
 
-    def run(self, plan: Plan) -> dict[str, Any]:
+    def run(self, plan: StudyPlan) -> dict[str, Any]:
         """Follow a plan to its end; what it chose. Several processes may: each takes what nobody is at."""
         return follow(plan, self.records) or {}
 
-    def records(self, trials: Sequence[Trial]) -> list[Record]:
+    def records(self, trials: Sequence[LMSpec]) -> list[Record]:
         """The records of some trainings, by this process or by others."""
         pace = Pace(self.told)
         while left := [trial for trial in trials if not self.path(trial).exists()]:
@@ -98,7 +100,7 @@ class Study:
                 time.sleep(PAUSE)  # others are at all of them
         return [read_json(self.path(trial)) for trial in trials]
 
-    def record(self, trial: Trial) -> None:
+    def record(self, trial: LMSpec) -> None:
         """Make the record of a training."""
         began = time.monotonic()
         try:
@@ -110,17 +112,17 @@ class Study:
         seconds = round(time.monotonic() - began, 1)
         write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
 
-    def path(self, trial: Trial) -> Path:
+    def path(self, trial: LMSpec) -> Path:
         """Where the record of a training is, or is going to be."""
         return self.out / f"{_digest(self.spec(trial))}.json"
 
-    def spec(self, trial: Trial) -> dict[str, Any]:
+    def spec(self, trial: LMSpec) -> dict[str, Any]:
         """Everything that decides a record."""
         return {**self.about, **trial.spec()}
 
     # ---- one training -------------------------------------------------------------------------------------
 
-    def train(self, trial: Trial) -> Record:
+    def train(self, trial: LMSpec) -> Record:
         """Train and test."""
         self.prepare(trial)
         model = self.load(getattr(torch, trial.dtype))
@@ -131,7 +133,7 @@ class Study:
             restore(model, wise_ft(start, self.naive(trial), trial.strength))
         elif trial.kind == "la-merge":
             past, new = self.importance(trial).values, self.ahead(trial).values
-            restore(model, la_merge(start, self.naive(trial), past, new, trial.strength))
+            restore(model, merge(start, self.naive(trial), past, new, trial.strength))
         elif trial.kind != "untouched":
             self.tune(model, trial)
         record: Record = {"old": self.losses(model, self.old), "new": self.losses(model, self.new)}
@@ -140,7 +142,7 @@ class Study:
             record["correlation"] = correlation(start, snapshot(model), self.ahead(trial).values)
         return record
 
-    def prepare(self, trial: Trial) -> None:
+    def prepare(self, trial: LMSpec) -> None:
         """Make what a training needs of others, or find another process at it, before anything is spent."""
         if trial.kind in ("naive", "wise", "la-merge", "la"):
             self.naive(trial)
@@ -149,7 +151,7 @@ class Study:
         if trial.kind in ("la-merge", "la") or _correlates(trial):
             self.ahead(trial)
 
-    def tune(self, model: nn.Module, trial: Trial) -> None:
+    def tune(self, model: nn.Module, trial: LMSpec) -> None:
         """Fine-tune as the trial says."""
         recipe = Recipe(
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
@@ -162,7 +164,7 @@ class Study:
             on_step=lambda step, steps, loss: self.told(f"  step {step}/{steps} loss {loss:.3f}"),
         )  # fmt: skip
 
-    def protection(self, model: nn.Module, trial: Trial) -> Protect | None:
+    def protection(self, model: nn.Module, trial: LMSpec) -> Protect | None:
         """What holds the old ability, if anything does."""
         if trial.kind == "l2":
             return Protect(model, Importance.equal(model), trial.strength)
@@ -189,17 +191,17 @@ class Study:
 
     # ---- what several trainings share ---------------------------------------------------------------------
 
-    def importance(self, trial: Trial) -> Importance:
+    def importance(self, trial: LMSpec) -> Importance:
         """Of the untouched model for the old ability."""
         place = self.work / f"importance{'-squared' if trial.squared else ''}"
         return self._measured(place, self.old, squared=trial.squared)
 
-    def ahead(self, trial: Trial) -> Importance:
+    def ahead(self, trial: LMSpec) -> Importance:
         """Of what plain fine-tuning comes to, for the new ability."""
         place = self.work / f"ahead-{_plain_name(trial)}"
         return self._measured(place, self.new, at=self.naive(trial))
 
-    def naive(self, trial: Trial) -> Params:
+    def naive(self, trial: LMSpec) -> Params:
         """The weights after plain fine-tuning at the trial's rate, with its seed."""
         place = self.work / f"naive-{_plain_name(trial)}"
         path = place / "weights.safetensors"
@@ -209,7 +211,7 @@ class Study:
             if (place / LOST).exists():
                 raise Collapsed(read_json(place / LOST))
             if not path.exists():
-                plain = Trial("naive", trial.lr, seed=trial.seed, clip=trial.clip, dtype=trial.dtype)
+                plain = LMSpec("naive", trial.lr, seed=trial.seed, clip=trial.clip, dtype=trial.dtype)
                 model = self.load(getattr(torch, trial.dtype))
                 try:
                     self.tune(model, plain)
@@ -235,7 +237,7 @@ class Study:
         return Importance.load(place)
 
 
-def _correlates(trial: Trial) -> bool:
+def _correlates(trial: LMSpec) -> bool:
     """Whether it is one of those of which it is told how weights moved."""
     return trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32")
 
@@ -276,10 +278,10 @@ class Pace:
     def __init__(self, told: Told) -> None:
         self.told = told
         self.seconds: list[float] = []
-        self.said: set[Trial] = set()
+        self.said: set[LMSpec] = set()
 
     @contextmanager
-    def of(self, trial: Trial, done: int, total: int) -> Iterator[None]:
+    def of(self, trial: LMSpec, done: int, total: int) -> Iterator[None]:
         """Around one training."""
         left = f", about {(total - done) * fmean(self.seconds) / 60:.0f} min left" if self.seconds else ""
         if trial not in self.said:  # otherwise what it needs is still being made by another process
@@ -290,14 +292,14 @@ class Pace:
         self.seconds.append(time.monotonic() - began)
 
 
-def words(trial: Trial) -> str:
+def words(trial: LMSpec) -> str:
     """A training in a few words."""
-    plain = asdict(Trial("naive"))
+    plain = asdict(LMSpec("naive"))
     changed = {name: value for name, value in trial.spec().items() if value != plain[name] and name != "kind"}
     return " ".join([trial.kind, *(f"{name} {value}" for name, value in changed.items())])
 
 
-def _plain_name(trial: Trial) -> str:
+def _plain_name(trial: LMSpec) -> str:
     """What names the plain fine-tuning a training refers to."""
     half = "" if trial.dtype == "float32" else f"-{trial.dtype}"
     return f"{trial.lr:g}-{trial.seed}-{trial.clip:g}{half}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-Row = tuple[str | None, str | None, str | None, str | None]  # Ov, CF, BWT+, FWT; None where it prints a dash
+Printed = tuple[
+    str | None, str | None, str | None, str | None
+]  # Ov, CF, BWT+, FWT; None where it prints a dash
 
-MAIN: dict[str, dict[str, Row]] = {
+MAIN: dict[str, dict[str, Printed]] = {
     "hwu64": {
         "mtl": ("93.94 (2.4)", None, None, None),
         "seq": ("15.22 (1.2)", "79.20 (9.4)", "0.00 (0.0)", None),

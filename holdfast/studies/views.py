@@ -1,14 +1,17 @@
-"""What each kind of section shows: the tables of the paper, from runs."""
+"""The tables and figures of the paper, from runs: what a report shows of each kind of suite."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from holdfast.app.display import percent
+from holdfast.bench.records import Record
+from holdfast.maths.metrics import percent
 from holdfast.methods import METHODS
+from holdfast.report.figures import Figure, curves, trade_off
 from holdfast.report.means import (
     against_best,
     interval,
@@ -17,24 +20,38 @@ from holdfast.report.means import (
     ranks,
     values,
 )
-from holdfast.report.runs import METRICS, Record, Run, Section
-from holdfast.report.tables import Cell, Table
-from holdfast.studies import published
+from holdfast.report.runs import METRICS, Run, Section
+from holdfast.report.tables import Cell, Table, short
+from holdfast.report.write import Written, write
+from holdfast.studies import published, strategies
 
 UNITS = "orders, each the mean over its seeds (over seeds where there is one order)"
 
 
+def write_report(directory: Path) -> Written:
+    """Write the report of a folder of records into that folder."""
+    return write(directory, tables_of, figures_of)
+
+
+def figures_of(section: Section) -> list[Figure]:
+    """The figures of a section."""
+    if section.view == "strategies":
+        return strategies.figures(section)
+    drawn = (curves(section), trade_off(section)) if section.view == "main" else ()
+    return [figure for figure in drawn if figure is not None]
+
+
 def tables_of(section: Section, name: str) -> list[Table]:
     """The tables of a section; `name` begins the names of their files."""
-    views = {"thresholds": thresholds, "tau": tau, "strategies": strategies, "cost": cost}
-    first = views[section.view](section, name) if section.view in views else main(section, name)
+    views = {"thresholds": thresholds, "tau": tau, "strategies": strategies.table, "cost": cost}
+    first = views.get(section.view, main_table)(section, name)
     more = (intervals, by_order, compared) if section.view == "main" else ()
     rest = [table(section, name) for table in more]
     last = [chosen(section, name), records(section, name)]
     return [table for table in (first, *rest, *last) if table.rows]
 
 
-def main(section: Section, name: str) -> Table:
+def main_table(section: Section, name: str) -> Table:
     """The paper's main table: mean (std) over orders and seeds, its own numbers beside ours."""
     labels = section.by_label()
     known = published.MAIN.get(str(section.runs[0].spec["stream"]), {}) if _whole(section.runs[0]) else {}
@@ -201,7 +218,7 @@ def tau(section: Section, name: str) -> Table:
             theirs = published.TAU.get((tasks, at) if _papers(runs) and label == "la" else (0, 0), ("-",) * 5)
             own = tuple(run.digest for run in made)
             knobs = [
-                Cell("; ".join(_short(_chosen(run, tasks).get(key)) for run in made) or "-", records=own)
+                Cell("; ".join(short(_chosen(run, tasks).get(key)) for run in made) or "-", records=own)
                 for key in ("lam", "down", "up")
             ]
             what = f"{at:.2f}{label.removeprefix('la')}"
@@ -213,20 +230,6 @@ def tau(section: Section, name: str) -> Table:
         "tasks bold, second underlined."
     )
     return Table(f"{name}-tau", f"{section.title}: cut-off", columns, rows, naming=2, note=note)
-
-
-def strategies(section: Section, name: str) -> Table:
-    """Every point of the figures on weighting strategies."""
-    rows = []
-    for runs in section.by_label().values():
-        own, method = runs[0].own, runs[0].method
-        kind = own.get("strategy", "balance") if method == "la" else method
-        knobs = [Cell(_short(own.get(key))) for key in ("tau", "down", "up")]
-        rows.append(
-            [Cell(kind), *knobs, *(mean_cell(section, runs, metric) for metric in ("Ov", "CF", "FWT"))]
-        )
-    columns = ["strategy", "τ", "λ_down", "m", "Ov ↑", "CF ↓", "FWT ↑"]
-    return Table(f"{name}-strategies", f"{section.title}: weighting strategies", columns, rows)
 
 
 def cost(section: Section, name: str) -> Table:
@@ -273,7 +276,7 @@ def cost(section: Section, name: str) -> Table:
 def choice_words(one: dict[str, Any]) -> str:
     """The hyper-parameters of one task, with what the search had to say about them."""
     signs = {"lr": "lr", "lam": "λ", "lam_a": "λ_a", "down": "λ_down", "up": "m"}
-    numbers = [f"{sign} {_short(one[key])}" for key, sign in signs.items() if one.get(key) is not None]
+    numbers = [f"{sign} {short(one[key])}" for key, sign in signs.items() if one.get(key) is not None]
     return ", ".join([*numbers, *one.get("flags", [])])
 
 
@@ -300,7 +303,7 @@ def _directions(shown: dict[str, str]) -> dict[str, bool]:
 
 def _lams(run: Run) -> str:
     assert run.record is not None
-    return ", ".join(_short(one.get("lam")) for one in run.record["chosen"][1:]) or "-"
+    return ", ".join(short(one.get("lam")) for one in run.record["chosen"][1:]) or "-"
 
 
 def _chosen(run: Run, task: int) -> dict[str, Any]:
@@ -329,7 +332,3 @@ def _fraction(run: Run) -> float:
 
 def _total(passes: dict[str, dict[str, int]], way: str) -> int:
     return sum(counts[way] for counts in passes.values())
-
-
-def _short(value: Any) -> str:
-    return "-" if value is None else "∞" if value == "inf" else f"{value:.3g}"

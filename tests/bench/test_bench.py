@@ -25,7 +25,7 @@ from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 from holdfast.app.board import Board, LiveBoard, name_of
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
-from holdfast.bench.engine import Engine, Local, Report, Seat, seats
+from holdfast.bench.engine import Engine, JobEvent, Local, Seat, seats
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job, events_of, working
 from holdfast.errors import HoldfastError
@@ -97,7 +97,7 @@ def test_only_what_is_missing_is_run(whole: tuple[Suite, Path], tmp_path: Path) 
     asked: list[Job] = []
 
     class Watched(Local):
-        def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+        def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
             asked.extend(jobs)
             return super().run(jobs)
 
@@ -320,13 +320,13 @@ def test_a_run_that_cannot_start_does_not_stop_the_board(
 class Played(Engine):
     """Plays events that were written down."""
 
-    def __init__(self, events: list[Report]) -> None:
+    def __init__(self, events: list[JobEvent]) -> None:
         self.events = events
 
     def at_once(self, threads: int) -> int:
         return 2
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         yield from self.events
 
 
@@ -354,15 +354,15 @@ def test_what_is_left_is_no_less_than_the_longest_run(
 def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer: str, tmp_path: Path) -> None:
     suite = suite_of(files, one_layer, "seq")
     events = [
-        Report(0, {"kind": "begun"}),
-        Report(1, {"kind": "begun"}),
-        Report(0, {"kind": "plan", "tasks": 2}),
-        Report(0, {"kind": "task", "number": 1, "name": "task0"}),
-        Report(0, {"kind": "trial", "number": 1, "what": "lr 0.01"}),
-        Report(0, {"kind": "epoch", "epoch": 1, "epochs": 2}),
-        Report(0, {"kind": "scored", "reused": False}),
-        Report(1, {"kind": "failed", "why": "no space"}),
-        Report(0, {"kind": "done"}),
+        JobEvent(0, {"kind": "begun"}),
+        JobEvent(1, {"kind": "begun"}),
+        JobEvent(0, {"kind": "plan", "tasks": 2}),
+        JobEvent(0, {"kind": "task", "number": 1, "name": "task0"}),
+        JobEvent(0, {"kind": "trial", "number": 1, "what": "lr 0.01"}),
+        JobEvent(0, {"kind": "epoch", "epoch": 1, "epochs": 2}),
+        JobEvent(0, {"kind": "scored", "reused": False}),
+        JobEvent(1, {"kind": "failed", "why": "no space"}),
+        JobEvent(0, {"kind": "done"}),
     ]
     record = {"spec": suite.specs[0].to_json(), "metrics": {"Ov": 0.5}, "seconds": 3.0}
     shown = io.StringIO()
@@ -374,7 +374,7 @@ def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer:
         return boards[0]
 
     class Writing(Played):
-        def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+        def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
             for report in self.events:
                 if report.event["kind"] == "done":
                     (tmp_path / f"{suite.specs[0].digest()}.json").write_text(json.dumps(record))

@@ -207,7 +207,7 @@ def test_ctrl_c_ends_a_suite_and_its_workers(files: Path, one_layer: str, tmp_pa
         f"streams = [{json.dumps(str(files))}]\nmethods = ['la', 'mas']\nmodel = {json.dumps(one_layer)}\n"
         "set = { epochs = 200, patience = 200 }\n"
     )
-    asked = [sys.executable, "-m", "holdfast.app.main", "bench", str(suite), "--out", str(tmp_path / "out")]
+    asked = [sys.executable, "-m", "holdfast", "bench", str(suite), "--out", str(tmp_path / "out")]
     with subprocess.Popen(
         [*asked, "--jobs", "2"],
         cwd=ROOT,

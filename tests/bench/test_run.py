@@ -254,7 +254,7 @@ def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_
 def command(files: Path, model: str, out: Path, method: str) -> list[str]:
     settings = [word for setting in SETTINGS for word in ("--set", setting)]
     return [
-        *(sys.executable, "-m", "holdfast.app.main", "run", "--method", method, "--stream", str(files)),
+        *(sys.executable, "-m", "holdfast", "run", "--method", method, "--stream", str(files)),
         *("--model", model, "--out", str(out), *settings),
     ]
 

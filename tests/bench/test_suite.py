@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.bench import Spec
-from holdfast.bench.suite import load_suite, shipped
 from holdfast.errors import HoldfastError
 from holdfast.methods import METHODS
+from holdfast.studies.suites import SUITES, load_suite
 
 PAPER = {"mtl", "seq", "adabop", "rp2f", "upgd", "ancl-mas", "ancl-lwf", "la"}
 PRINTED = {"head": "preallocated", "logits": "all"}
@@ -21,10 +21,10 @@ def written(path: Path, text: str) -> str:
 
 
 def test_the_shipped_suites_are_those_of_the_issue() -> None:
-    assert set(shipped()) == {
+    assert set(SUITES) == {
         *("quick", "paper", "paper-small", "modern-small", "thresholds", "tau", "strategies", "cost")
     }
-    for name in shipped():
+    for name in SUITES:
         assert load_suite(name).about
 
 
@@ -176,7 +176,7 @@ def test_an_unknown_suite_is_suggested() -> None:
 
 def test_every_method_is_in_some_table_or_says_why_not() -> None:
     """What nobody benchmarks rots; klda, ranpac, la-merge, mas+slda are beyond the issue's suites."""
-    benchmarked = {spec.method for name in shipped() for spec in load_suite(name).specs}
+    benchmarked = {spec.method for name in SUITES for spec in load_suite(name).specs}
     assert set(METHODS) - benchmarked == {"klda", "ranpac", "la-merge", "mas+slda"}
 
 

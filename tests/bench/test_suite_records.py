@@ -16,7 +16,7 @@ from test_run import installed  # noqa: F401
 from holdfast.app.board import Board
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
-from holdfast.bench.engine import Engine, Local, Report
+from holdfast.bench.engine import Engine, JobEvent, Local
 from holdfast.bench.run import run
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
@@ -32,10 +32,10 @@ class Scripted(Engine):
     def at_once(self, threads: int) -> int:
         return 1
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Report]:
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         for number in range(len(jobs)):
             for event in self.events:
-                yield Report(number, event)
+                yield JobEvent(number, event)
 
 
 def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
+from holdfast.fields import parse
 from holdfast.methods import METHODS
-from holdfast.settings import parse
 
 every_method = pytest.mark.parametrize("name", METHODS)
 

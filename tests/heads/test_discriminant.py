@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from helpers.vectors import absorb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ def test_statistics_bring_the_head_back():
     data = blobs()
     head = SLDAHead(5)
     head.add(sorted(set(data.labels)))
-    head.learn(data, data, blobs(seed=2))
+    absorb(head, data, blobs(seed=2))
     other = SLDAHead(5)
     other.become(head.labels, head.seen)
     other.load_statistics({name: value.clone() for name, value in head.statistics().items()})
@@ -217,7 +218,7 @@ def test_the_shrinkage_with_the_best_validation_score_is_chosen():
     data, valid = blobs(n=3, d=12), blobs(n=6, d=12)
     head = SLDAHead(12, weighting="equal")
     head.add(sorted(set(data.labels)))
-    notes = head.learn(data, Taught(data.features, data.labels), valid)
+    notes = absorb(head, data, valid, old=data)
     scores = {e: taught(SLDAHead(12, shrinkage=e, weighting="equal"), data).score(valid) for e in SHRINKAGES}
     assert len(set(scores.values())) > 1, "it matters"
     assert scores[notes["shrinkage"]] == max(scores.values())
@@ -228,7 +229,7 @@ def test_sentences_left_out_in_turn_are_evidence_too():
     data = blobs(n=5, d=12)
     head = SLDAHead(12)
     head.add(sorted(set(data.labels)))
-    head.learn(data, data, Taught(torch.zeros(0, 12), []))
+    absorb(head, data, Taught(torch.zeros(0, 12), []))
     order = sorted(range(20), key=lambda i: data.labels[i])
     expected = torch.zeros(len(SHRINKAGES)).double()
     for fold in range(5):
@@ -239,6 +240,10 @@ def test_sentences_left_out_in_turn_are_evidence_too():
             expected[number] += len(out) * one.score(part(data, out))
     assert torch.allclose(head.evidence, expected)
     assert float(head.past.counts.sum()) == 20
+    moved = SLDAHead(12)
+    moved.add(sorted(set(data.labels)))
+    absorb(moved, data, Taught(torch.zeros(0, 12), []), old=data)
+    assert not moved.evidence.any(), "an encoder that was trained on them says nothing by them"
 
 
 def test_where_scores_tie_the_number_of_sentences_decides():
@@ -249,7 +254,7 @@ def test_where_scores_tie_the_number_of_sentences_decides():
         apart = Taught(data.features + 100 * torch.eye(12)[[int(c[1:]) for c in data.labels]], data.labels)
         head = SLDAHead(12, weighting="equal")
         head.add(sorted(set(data.labels)))
-        chosen[n] = head.learn(apart, apart, apart)["shrinkage"]
+        chosen[n] = absorb(head, apart, apart)["shrinkage"]
         assert head.evidence.unique().numel() == 1, "they tie"
     assert chosen[2] >= 0.3
     assert chosen[2000] >= 0.3, "these spheres are shrunk to a sphere for free"
@@ -268,7 +273,7 @@ def test_the_temperature_makes_validation_sentences_most_likely():
     head = SLDAHead(40)
     head.add(sorted(set(data.labels)))
     assert head.temperature == 10.0, "nothing has told yet"
-    head.learn(data, data, valid)
+    absorb(head, data, valid)
     best = max(TEMPERATURES, key=lambda t: head.likelihood(valid, t))
     assert head.temperature == best
     scores = head(valid.features)[:, head.visible_rows()].double() / best
@@ -283,7 +288,7 @@ def test_two_right_answers_are_no_certainty():
     data = blobs(n=4, d=40)
     head = SLDAHead(40)
     head.add(sorted(set(data.labels)))
-    head.learn(data, data, part(data, [0, 1]))
+    absorb(head, data, part(data, [0, 1]))
     assert head.score(part(data, [0, 1])) == 1.0
     likely = (head(data.features)[:2].double() / head.temperature).softmax(1).max(1).values
     assert (likely < 0.99).all()
@@ -294,7 +299,7 @@ def test_few_sentences_do_not_overrule_many():
     data, valid = blobs(n=3, d=12), blobs(n=30, d=12)
     head = SLDAHead(12, weighting="equal")
     head.add(sorted(set(data.labels)))
-    first = head.learn(data, data, valid)["shrinkage"]
+    first = absorb(head, data, valid)["shrinkage"]
     one = Taught(valid.features[:1], valid.labels[:1])
     head.settle(one)
     assert head.chosen[0] == first
@@ -310,7 +315,7 @@ def test_what_the_user_fixed_is_not_chosen():
     data = blobs()
     head = SLDAHead(5, shrinkage=0.123, weighting="counts")
     head.add(sorted(set(data.labels)))
-    assert head.learn(data, data, blobs(seed=2))["shrinkage"] == 0.123
+    assert absorb(head, data, blobs(seed=2))["shrinkage"] == 0.123
     assert len(head.options) == 1
 
 
@@ -346,7 +351,7 @@ def test_the_threshold_keeps_what_validation_kept():
     data, valid = blobs(n=40), blobs(n=50)
     head = SLDAHead(5)
     head.add(sorted(set(data.labels)))
-    head.learn(data, data, valid)
+    absorb(head, data, valid)
     for keep in LEVELS:
         inside = (head.distances(valid.features) <= head.threshold(keep) + 1e-9).double().mean().item()
         assert inside == pytest.approx(keep, abs=0.02)

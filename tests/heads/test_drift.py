@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.vectors import absorb
 
 from holdfast.heads import SLDAHead, Taught
 from holdfast.heads.drift import relative_drift, ridge_map
@@ -68,9 +69,9 @@ def test_the_past_follows_the_trunk():
     for carried in (True, False):
         head = SLDAHead(3, shrinkage=0.01, weighting="equal")
         head.add(["a", "b"])
-        head.learn(past, past, Taught(torch.zeros(0, 3), []))
+        absorb(head, past, Taught(torch.zeros(0, 3), []))
         head.add(["c", "d", "e"])
-        notes = head.learn(current if carried else moved, moved, Taught(torch.zeros(0, 3), []))
+        notes = absorb(head, moved, Taught(torch.zeros(0, 3), []), old=current if carried else None)
         scores[carried] = head.score(turned_past)
         assert (notes["drift"] > 0.3) == carried
     assert scores[True] > 0.95

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from helpers.vectors import absorb
 
 from holdfast.errors import HoldfastError
 from holdfast.heads import KLDAHead, RanPACHead, SLDAHead, Taught
@@ -25,7 +26,7 @@ def rings(n: int = 60, seed: int = 0) -> Taught:
 
 def learnt(head, data: Taught, valid: Taught = EMPTY):
     head.add(sorted(set(data.labels)))
-    head.learn(data, data, valid)
+    absorb(head, data, valid)
     return head
 
 
@@ -88,12 +89,12 @@ def test_widths_that_were_dropped_come_back_with_the_statistics():
     head.add(["in", "out"])
     start = {name: value.clone() for name, value in head.statistics().items()}
     data = rings()
-    head.learn(data, data, rings(seed=2))
+    absorb(head, data, rings(seed=2))
     first = head(rings(seed=3).features)
     assert len(head.members) == 1
     head.load_statistics(start)
     assert len(head.members) == len(WIDTHS)
-    head.learn(data, data, rings(seed=2))
+    absorb(head, data, rings(seed=2))
     assert torch.equal(head(rings(seed=3).features), first)
 
 

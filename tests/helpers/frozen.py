@@ -18,8 +18,8 @@ from conftest import class_stream, domain_stream, make_learner, make_method, sav
 from holdfast import METHODS, Learner
 from holdfast.bench.spec import Spec
 from holdfast.lm import Importance
-from holdfast.report import write_report
 from holdfast.studies.lm_report import write_study
+from holdfast.studies.views import write_report
 
 HERE = Path(__file__).parents[1] / "frozen"
 RESULTS = Path(__file__).parents[2] / "results"

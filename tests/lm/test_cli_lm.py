@@ -73,7 +73,7 @@ def test_from_importance_to_a_protected_model(
         (("importance", "--out", "{out}", "--kind", "mass"), "did you mean 'mas'"),
         (("importance", "--out", "{out}", "--data", "cod"), "did you mean 'code'"),
         (("importance", "--out", "{out}", "--dtype", "int8"), "unknown dtype"),
-        (("importance", "--out", "{out}", "--data", "{broken}"), "line 2: not JSON"),
+        (("importance", "--out", "{out}", "--data", "{broken}"), "line 2: broken JSON"),
         (
             ("importance", "--out", "{out}", "--data", "gsm8k", "--data-dir", "{out}"),
             "is not there; get it from",

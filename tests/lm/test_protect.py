@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import math
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny import importance, llama, same, sequences, weights_of
 from torch import nn
+from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from holdfast.errors import HoldfastError
-from holdfast.lm import Importance, Protect, clipping, protect
+from holdfast.lm import Importance, Protect, protect
 from holdfast.lm.artefact import Card
 from holdfast.lm.text import collate
 from holdfast.lm.weighing import normalised, relatively
@@ -79,34 +81,15 @@ def test_it_comes_to_rest_at_the_optimum_of_loss_and_penalty(clip: float | None,
     a = [1.0, 0.5, 2.0]
     model = Bowl([1.0, 2.0, 0.5], [80.0, -30.0, 50.0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.5, weight_decay=0.0)
-    Protect(model, equal(model, a), lam=lam, normalise="none", cap=None).attach(model, optimizer)
+    Protect(model, equal(model, a), lam=lam, normalise="none", cap=None).attach(model, optimizer, clip=clip)
     decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
     for _ in range(6000):
         optimizer.zero_grad()
         model().backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         decay.step()
     expected = model.h * model.b / (model.h + lam * torch.tensor(a))
     torch.testing.assert_close(model.theta.detach(), expected, rtol=0.01, atol=0.05)
-
-
-def test_torch_clips_as_before_when_all_are_gone() -> None:
-    gc.collect()  # what other tests have left attached
-    inner = clipping._module
-    before = clipping._original
-    assert before.__module__.startswith("torch.")
-    model = Bowl([1.0], [1.0])
-    shield = Protect(model, equal(model, [1.0]), lam=1.0)
-    shield.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    assert inner._clip_grads_with_norm_ is not before
-    other = Protect(model, equal(model, [1.0]), lam=1.0)
-    other.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    shield.detach()
-    assert inner._clip_grads_with_norm_ is not before
-    other.detach()
-    assert inner._clip_grads_with_norm_ is before
 
 
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
@@ -306,22 +289,48 @@ def test_a_step_that_was_skipped_for_an_overflow_pulls_nothing() -> None:
     assert not same(start, weights_of(model)), "the next one counts"
 
 
-@pytest.mark.parametrize("public", [False, True])
-def test_clipping_is_seen_by_either_name(public: bool) -> None:
+def test_gradients_are_clipped_as_torch_does() -> None:
     model = llama()
-    shield = Protect(model, importance(model), lam=1.0).attach(
-        model, torch.optim.SGD(model.parameters(), lr=0.1)
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shield = Protect(model, importance(model), lam=1.0).attach(model, optimizer, clip=0.5)
     for weight in model.parameters():
         weight.grad = torch.ones_like(weight)
-    if public:
-        total = torch.nn.utils.get_total_norm([weight.grad for weight in model.parameters()])
-        torch.nn.utils.clip_grads_with_norm_(model.parameters(), 0.5, total)
-    else:
-        total = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-    expected = pytest.approx(0.5 / float(total), rel=1e-4)
-    assert shield.clipping.factors == dict.fromkeys(map(id, model.parameters()), expected)
+    optimizer.step()
+    clipped = [weight.grad.clone() for weight in model.parameters()]
+    for weight in model.parameters():
+        weight.grad = torch.ones_like(weight)
+    total = torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert shield.clipped == pytest.approx(0.5 / float(total), rel=1e-6)
+    for weight, own in zip(model.parameters(), clipped, strict=True):
+        torch.testing.assert_close(own, weight.grad)
+    for weight in model.parameters():
+        weight.grad = torch.full_like(weight, 1e-6)
+    optimizer.step()
+    assert shield.clipped == 1.0, "each step has its own factor"
     shield.detach()
+
+
+def test_the_trainers_own_clipping_is_taken_over_and_given_back(tmp_path: Path) -> None:
+    """The callback clips in the place of the Trainer, which does not say by how much it does."""
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_rate=0.01, max_grad_norm=0.1,
+        weight_decay=0.0, lr_scheduler_type="constant", save_strategy="no", report_to=[], use_cpu=True,
+        disable_tqdm=True, remove_unused_columns=False,
+    )  # fmt: skip
+    model, seen = llama(), []
+
+    class Watch(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            seen.append((args.max_grad_norm, shield.clipped))
+
+    shield = Protect(model, importance(model), lam=1.0)
+    Trainer(
+        model, arguments, data_collator=partial(collate, pad=2), train_dataset=sequences(12),
+        callbacks=[shield, Watch()],
+    ).train()  # fmt: skip
+    assert [clip for clip, _ in seen] == [0.0] * 3
+    assert all(0 < factor < 1 for _, factor in seen)
+    assert arguments.max_grad_norm == 0.1
 
 
 def test_an_infinite_strength_holds_still_and_can_be_noted() -> None:

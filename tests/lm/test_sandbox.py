@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import evaluate, sandbox
-from holdfast.lm.sandbox import Limits, run
+from holdfast.lm.sandbox import Limits
+from holdfast.lm.sandbox import run_program as run
 from holdfast.lm.tasks import Program
 
 SHORT = Limits(seconds=3)

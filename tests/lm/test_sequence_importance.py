@@ -9,7 +9,7 @@ import torch
 from tiny import llama, sequences
 
 from holdfast.errors import HoldfastError
-from holdfast.importance.per_sample import sequence_fisher, sequence_mas
+from holdfast.importance.sequences import sequence_fisher, sequence_mas
 from holdfast.lm.artefact import Importance, fingerprint, measure, read_card
 from holdfast.lm.text import collate
 from holdfast.maths.losses import IGNORED

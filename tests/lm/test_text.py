@@ -14,9 +14,10 @@ from tiny import WORDS, llama, pairs, sequences, tokenizer
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import embedded, tasks
-from holdfast.lm.baselines import flow_weights, la_merge, wise_ft
+from holdfast.lm.baselines import flow_weights, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.text import Pair, collate, encode, read_pairs
+from holdfast.maths.equations import merge
 from holdfast.maths.losses import IGNORED
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -58,13 +59,16 @@ def test_an_instruction_comes_with_its_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (['{"prompt": "a", "answer": "b"}', '{"prompt": '], "line 2: not JSON"),
-        (["[1]"], "line 1: expected an object"),
+        (['{"prompt": "a", "answer": "b"}', '{"prompt": '], "line 2: broken JSON"),
+        (["[1]"], "line 1: not a JSON object"),
         ([{"text": "a"}], "line 1: has text; the fields must be prompt and answer"),
         ([{"prompt": "a", "answer": "b"}, {"prompt": "c"}], "line 2: the field 'answer' is missing"),
         ([{"prompt": "a", "answer": 3}], "line 1: the field 'answer' is missing or not text"),
         ([{"prompt": "a", "answer": "  "}], "line 1: the field 'answer' is empty"),
-        ([r'{"prompt": "a \ud800", "answer": "b"}'], "line 1: the field 'prompt' holds half a character"),
+        (
+            [r'{"prompt": "a \ud800", "answer": "b"}'],
+            "line 1: the field 'prompt' holds an unpaired",
+        ),
         ([""], "holds no examples"),
     ],
 )
@@ -212,8 +216,8 @@ def test_averages_and_merges_by_hand() -> None:
     start, tuned = {"w": torch.tensor([0.0, 10.0])}, {"w": torch.tensor([4.0, 20.0])}
     assert wise_ft(start, tuned, 0.25)["w"].tolist() == [1.0, 12.5]
     past, new = {"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([3.0, 5.0])}
-    torch.testing.assert_close(la_merge(start, tuned, past, new, 1.0)["w"], torch.tensor([3.0, 20.0]))
-    torch.testing.assert_close(la_merge(start, tuned, past, new, 2.0)["w"], torch.tensor([2.0, 20.0]))
+    torch.testing.assert_close(merge(start, tuned, past, new, 1.0)["w"], torch.tensor([3.0, 20.0]))
+    torch.testing.assert_close(merge(start, tuned, past, new, 2.0)["w"], torch.tensor([2.0, 20.0]))
 
 
 def test_easy_samples_count_more() -> None:

@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, class_stream, make_learner, small, weights_of
-from test_mas import LR, distance
-from torch import Tensor, nn
+from helpers.adabop import (
+    HELD,
+    adabop_learner,
+    gradients_by_hand,
+    loss_by_hand,
+    matrix,
+    moments_by_hand,
+    shaken,
+)
+from helpers.by_hand import LR, distance
 
 from holdfast.data.tasks import Stream
 from holdfast.learning.learner import Learner
@@ -19,73 +27,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
 
-HELD = {"lr", "lam_s", "lam_l", "eps"}
-
-
-def adabop_learner(
-    path: str, stream: Stream, settings: Any = None, *, fixed: Any = (), **values: Any
-) -> Learner:
-    return make_learner(path, AdaBOP(**values), stream, settings, fixed=fixed)
-
-
-def shaken(learner: Learner) -> Learner:
-    """Adapters that start near the identity would hide mistakes."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for weight in P.trainable(learner.model).values():
-            weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
-    return learner
-
-
 # ---- by hand ------------------------------------------------------------------------------------------
-
-
-def loss_by_hand(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
-    """The relaxed balanced softmax: the count of a current label, 1 for one of an earlier task."""
-    counts = learner._task.train.counts()
-    prior = torch.tensor([float(counts.get(label, 1)) for label in learner.model.head.labels])
-    return -(logits + prior.log()).log_softmax(1)[range(len(labels)), labels].mean()
-
-
-def gradients_by_hand(learner: Learner) -> Params:
-    """One sentence at a time, without dropout, where the weights are now."""
-    weights = P.trainable(learner.model)
-    sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    learner.model.eval()
-    for i in range(len(learner.train)):
-        batch = learner.train.collate([i])
-        loss = loss_by_hand(learner, learner.model(batch).logits, batch.labels)
-        for name, g in zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True):
-            sums[name] += g / len(learner.train)
-    learner.model.train()
-    return sums
-
-
-def moments_by_hand(model: nn.Module, batches: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Of single sentences: the mean of x xᵀ of every layer that trains, and how many x there were."""
-    seen: dict[str, list[np.ndarray]] = {}
-
-    def note(name: str) -> Any:
-        return lambda module, args: seen.setdefault(name, []).append(
-            args[0].double().reshape(-1, module.in_features).numpy()
-        )
-
-    layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear) and m.weight.requires_grad]
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in layers]
-    model.eval()
-    with torch.no_grad():
-        for batch in batches:
-            model(batch)
-    for handle in handles:
-        handle.remove()
-    rows = {name: np.concatenate(found) for name, found in seen.items()}
-    rows = {name: np.hstack([x, np.ones((len(x), 1))]) for name, x in rows.items()}
-    return {name: x.T @ x / len(x) for name, x in rows.items()}, {name: len(x) for name, x in rows.items()}
-
-
-def matrix(params: Params, place: str) -> np.ndarray:
-    weight, bias = (params[f"{place}.{part}"].detach().double().numpy() for part in ("weight", "bias"))
-    return np.hstack([weight, bias[:, None]])
 
 
 def related_by_hand(new: np.ndarray, old: np.ndarray, scale: str) -> float:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_adabop import HELD, adabop_learner, gradients_by_hand, matrix, moments_by_hand, shaken
-from test_mas import distance
+from helpers.adabop import HELD, adabop_learner, gradients_by_hand, matrix, moments_by_hand, shaken
+from helpers.by_hand import distance
+from helpers.watching import watch_trainings
 
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.learning.learner import Learner
@@ -18,6 +19,7 @@ from holdfast.maths import params as P
 from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
+from holdfast.steps import projection
 
 # ---- what survives a task -----------------------------------------------------------------------------
 
@@ -138,6 +140,19 @@ def test_old_gradients_of_new_rows_are_zero(one_layer, classes):
 # ---- what moves ---------------------------------------------------------------------------------------
 
 
+def watch_free(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The free rows of every training that is projected from now on."""
+    seen: list[dict[str, Any]] = []
+    project = projection.project_after_step
+
+    def watched(optimizer: Any, params: Any, projectors: Params, free: dict[str, Any]) -> None:
+        seen.append(free)
+        project(optimizer, params, projectors, free)
+
+    monkeypatch.setattr(projection, "project_after_step", watched)
+    return seen
+
+
 def second_task(
     path: str, stream: Stream, name: str = "adabop", **values: Any
 ) -> tuple[Learner, Params, Any]:
@@ -161,28 +176,35 @@ def on_old_inputs(learner: Learner, start: Params, end: Params) -> list[float]:
     return [float(row @ learner.method.moments["head.linear"].numpy() @ row) for row in step]
 
 
-def test_rows_of_new_labels_are_free(one_layer, classes):
+def test_rows_of_new_labels_are_free(one_layer, classes, monkeypatch):
+    free = watch_free(monkeypatch)
     learner, start, trial = second_task(one_layer, classes, **STRICT)
-    assert learner.method.free == {"head.linear": [2, 3]}
+    assert free == [{"head.linear": [2, 3]}]
     changes = on_old_inputs(learner, start, trial.params)
     assert min(changes[2:]) > 1e4 * max(changes[:2])
     assert (trial.params["head.linear.weight"] != start["head.linear.weight"]).all(), "held rows move too"
 
 
-def test_no_row_is_free_where_labels_are_shared(one_layer, domains):
+def test_no_row_is_free_where_labels_are_shared(one_layer, domains, monkeypatch):
+    free = watch_free(monkeypatch)
     learner, start, trial = second_task(one_layer, domains, **STRICT)
-    assert learner.method.free == {"head.linear": []}
+    assert free == [{"head.linear": []}]
     assert learner.past_rows == [0, 1]
     assert max(on_old_inputs(learner, start, trial.params)) < 1e-6
     assert distance(trial.params, start) > 1e-3
 
 
-def test_unseen_rows_of_a_preallocated_head_are_free(one_layer, classes):
+def test_unseen_rows_of_a_preallocated_head_are_free(one_layer, classes, monkeypatch):
+    seen = watch_free(monkeypatch)
     learner = adabop_learner(one_layer, classes, small(head="preallocated", epochs=1), fixed=HELD, lr=1e-2)
-    for task, free in zip(classes, ([0, 1, 2, 3, 4, 5], [2, 3, 4, 5], [4, 5]), strict=True):
+    learner.learn(classes.tasks[0])
+    assert seen == [], "nothing is projected yet: every row is free"
+    for task, free in zip(classes.tasks[1:], ([2, 3, 4, 5], [4, 5]), strict=True):
+        seen.clear()
         learner.learn(task)
         rows = [classes.labels.index(label) for label in learner.model.head.labels]
-        assert [rows[row] for row in learner.method.free["head.linear"]] == free
+        [found] = seen
+        assert [rows[row] for row in found["head.linear"]] == free
 
 
 def test_norms_do_not_move_after_the_first_task(tiny_bert, classes):
@@ -250,21 +272,16 @@ def test_with_a_fraction_only_the_rate_is_searched(one_layer, classes):
     assert choices(one_layer, classes, settings, selection="fraction") == [[{"lr": 1e-2}, {"lr": 1e-3}]] * 2
 
 
-def test_a_fixed_strength_is_honoured(one_layer, classes):
+def test_a_fixed_strength_is_honoured(one_layer, classes, monkeypatch):
     learner = adabop_learner(one_layer, classes, small(epochs=1), fixed={"lam_s"}, lam_s=0.7)
     learner.learn(classes.tasks[0])
-    tried: list[tuple[float, float]] = []
-    original = learner.method.before_task
-
-    def watched(own: Learner, task: Task) -> None:
-        tried.append((own.method.lam_s, own.method.lam_l))
-        original(own, task)
-
-    learner.method.before_task = watched
+    made = watch_trainings(monkeypatch)
     lesson = learner.learn(classes.tasks[1])
     points = [{n: v for n, v in point.items() if n != "lam_s"} for point in PAPER]
     assert [trial.choice for trial in lesson.trials] == [{"lr": 1e-2} | point for point in points]
-    assert tried == [(0.7, point["lam_l"]) for point in points]
+    assert [(one.method.lam_s, one.method.lam_l) for one in made] == [
+        (0.7, point["lam_l"]) for point in points
+    ]
     assert learner.method.lam_s == 0.7
 
 
@@ -286,7 +303,7 @@ def test_the_best_point_is_adopted(one_layer, classes):
 
 
 def test_the_gradients_are_measured_once_for_all_trials(one_layer, classes, monkeypatch):
-    from holdfast.importance import per_sample as importance
+    from holdfast import importance
 
     calls = []
     original = importance.mean_gradients

@@ -9,32 +9,33 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_la import naive_importance
-from test_lwf import (
+from helpers.by_hand import LR, distance, dry_learner, naive_importance
+from helpers.distilling import (
     STREAMS,
     Table,
+    losses_under,
     naive_epoch,
     question,
     row,
-    seated,
     some,
     teaching,
 )
-from test_mas import LR, distance, dry_learner
+from helpers.watching import prepared
 from torch import Tensor, nn
 
+from holdfast.importance.estimators import Estimator
 from holdfast.maths import params as P
 from holdfast.maths.equations import quadratic_penalty
 from holdfast.maths.losses import distillation
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, quadratic
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
+from holdfast.methods.base import Training
 from holdfast.methods.lwf import Teacher
 from holdfast.models.classifier import Output
 from holdfast.steps.proximal import Pull, pull_after_step
 
-pytestmark = (
-    pytest.mark.slow
-)  # whole searches over two strengths; the step between two anchors is in test_two_anchors
+# Whole searches over two strengths; the step between two anchors is in steps/test_two_anchors.py.
+pytestmark = pytest.mark.slow
 NAMES = {"ancl-mas": "mas", "ancl-lwf": "lwf"}
 every_ancl = pytest.mark.parametrize("name", NAMES)
 
@@ -62,6 +63,23 @@ def silent(*args: Any) -> Output:
     return Output(torch.empty(0), torch.empty(0), torch.zeros(()))
 
 
+class Listener(Estimator):
+    """An estimator that keeps what it is told of the gradients that pulls add."""
+
+    def observe(self, optimizer: Any, params: Any, trace: Any, extra: Any) -> None:
+        self.added_gradient = extra
+
+
+def example_training(**options: Any) -> tuple[Training, nn.Parameter, Callable[..., Any]]:
+    """A training with the example's pulls, its weight, and the gradient that it says the pulls add."""
+    method, listener, model = ANCLMAS(lam=3.0, lam_a=0.5, **options), Listener(), nn.Module()
+    method.estimator = lambda: listener
+    model.w = nn.Parameter(THETA["w"].clone())
+    training = quadratic.pulling(method, SimpleNamespace(model=model), example_pulls())
+    training.make_optimizer({"w": model.w})
+    return training, model.w, listener.added_gradient
+
+
 def test_example_a_terms_and_gradient():
     values = {
         name: float(quadratic_penalty(THETA, pull.anchor, pull.weights, pull.lam))
@@ -73,24 +91,21 @@ def test_example_a_terms_and_gradient():
 
 
 def test_example_a_in_the_whole_loss():
-    method = ANCLMAS(lam=3.0, lam_a=0.5)
-    weight = nn.Parameter(THETA["w"].clone())
-    method.live, method.pulls = {"w": weight}, example_pulls()
-    terms = method.losses(silent, None)
+    training, weight, added_gradient = example_training()
+    terms = training.losses(silent, None)
     assert set(terms) == {"task", "penalty", "auxiliary"}
     assert terms["penalty"].item() == pytest.approx(0.15, abs=1e-12)
     assert terms["auxiliary"].item() == pytest.approx(0.2725, abs=1e-12)
     assert sum(terms.values()).item() == pytest.approx(0.4225, abs=1e-12)
     sum(terms.values()).backward()
     assert weight.grad.tolist() == pytest.approx([1.05, -0.70], abs=1e-12)
-    assert method.added_gradient("w", weight).tolist() == pytest.approx([1.05, -0.70], abs=1e-12)
+    assert added_gradient("w", weight).tolist() == pytest.approx([1.05, -0.70], abs=1e-12)
 
 
 def test_in_the_proximal_form_the_loss_is_the_task_loss_alone():
-    method = ANCLMAS(lam=3.0, lam_a=0.5, penalty="proximal")
-    method.live, method.pulls = {"w": nn.Parameter(THETA["w"].clone())}, example_pulls()
-    assert set(method.losses(silent, None)) == {"task"}
-    assert method.added_gradient("w", method.live["w"]) == 0
+    training, weight, added_gradient = example_training(penalty="proximal")
+    assert set(training.losses(silent, None)) == {"task"}
+    assert added_gradient("w", weight) == 0
 
 
 def test_example_a_the_point_between_old_and_auxiliary():
@@ -118,7 +133,7 @@ def test_example_c(past, new, old, aux, total):
         "distillation": Teacher({"z": FOUR_OLD}, past, 0.5),
         "auxiliary": Teacher({"z": FOUR_AUX}, new, 0.1),
     }
-    terms = seated(ANCLLWF(), model, teachers).losses(model, question(2, 4))
+    terms = losses_under(model, teachers, question(2, 4), ANCLLWF().temperature)
     assert terms["task"].item() == pytest.approx(1.12213629, abs=3e-7)
     assert terms["distillation"].item() == pytest.approx(0.5 * old, abs=3e-7)
     assert terms["auxiliary"].item() == pytest.approx(0.1 * aux, abs=3e-7)
@@ -126,13 +141,13 @@ def test_example_c(past, new, old, aux, total):
 
 
 @pytest.mark.parametrize(("pooling", "expected"), [("mean", [2, 3, 5]), ("ema", [1, 2.5, 5.75])])
-def test_example_d_what_is_pooled(pooling, expected):
+def test_example_d_what_is_pooled(pooling, expected, monkeypatch):
     method = ANCLMAS(pooling=pooling, keep=0.5)
     measured = iter((2.0, 4.0, 9.0))
-    method.measure = lambda learner: exact(next(measured))
+    monkeypatch.setattr(quadratic, "measured", lambda learner, estimator, trace: exact(next(measured)))
     found = []
     for _ in range(3):
-        method.after_task(SimpleNamespace(start=exact(7.0)), None)
+        method.consolidate(SimpleNamespace(start=exact(7.0)), None)
         found.append(method.alpha["w"].item())
     assert found == expected
 
@@ -170,25 +185,24 @@ def test_without_task_loss_and_without_lambda_the_auxiliary_network_is_the_goal(
     tiny_bert, classes, penalty, steps
 ):
     """Example B, second half."""
-    method = ANCLMAS(penalty=penalty)
-    learner = make_learner(tiny_bert, method, classes, small(epochs=2))
+    learner = make_learner(tiny_bert, ANCLMAS(penalty=penalty), classes, small(epochs=2))
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
-    with method.trying({"lr": 1e-2, "lam": 0.0, "lam_a": 1e6}):
-        method.before_task(learner, classes.tasks[1])
-        aux = learner.look_ahead(classes.tasks[1]).params
-        assert set(method.pulls) == {"auxiliary"}
-        live = P.trainable(learner.model)
-        optimizer = method.optimizer(live)
-        away = distance(learner.start, aux)
-        assert away > 5e-3
-        for t in range(steps):
-            optimizer.param_groups[0]["lr"] = 1e-2 * (1 - t / steps)
-            optimizer.zero_grad()
-            loss = sum(method.losses(silent, None).values())
-            (loss + 0.0 * sum(weight.sum() for weight in live.values())).backward()
-            optimizer.step()
-    alpha = method.pulls["auxiliary"].weights
+    method = learner.method.choosing({"lr": 1e-2, "lam": 0.0, "lam_a": 1e6})
+    training, pulls = prepared(method, learner, classes.tasks[1])
+    aux = learner.look_ahead(classes.tasks[1], 1e-2).params
+    assert set(pulls) == {"auxiliary"}
+    live = P.trainable(learner.model)
+    optimizer = training.make_optimizer(live)
+    away = distance(learner.start, aux)
+    assert away > 5e-3
+    for t in range(steps):
+        optimizer.param_groups[0]["lr"] = 1e-2 * (1 - t / steps)
+        optimizer.zero_grad()
+        loss = sum(training.losses(silent, None).values())
+        (loss + 0.0 * sum(weight.sum() for weight in live.values())).backward()
+        optimizer.step()
+    alpha = pulls["auxiliary"].weights
     reached = 0
     for name, weight in live.items():
         needed = alpha[name] > 1e-4

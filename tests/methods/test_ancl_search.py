@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small
-from test_ancl import ALL, NAMES, every_ancl
-from test_la import naive_importance
-from test_lwf import STREAMS, second_task
-from test_lwf_teacher import pupil, searched
-from test_mas import distance
+from helpers.by_hand import distance, naive_importance, second_task
+from helpers.distilling import STREAMS
+from helpers.plans import pupil, searched
+from helpers.watching import scripted, teachers_of, watch_measures, watch_trainings
 
-import holdfast.learning.learner
-from holdfast.learning.learner import Learner
 from holdfast.learning.passes import added
 from holdfast.maths import params as P
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, quadratic
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
+from holdfast.methods.base import Training
+from holdfast.methods.search import Choice
 
-pytestmark = (
-    pytest.mark.slow
-)  # whole searches over two strengths; the step between two anchors is in test_two_anchors
+# Whole searches over two strengths; the step between two anchors is in steps/test_two_anchors.py.
+pytestmark = pytest.mark.slow
+NAMES = {"ancl-mas": "mas", "ancl-lwf": "lwf"}
+ALL = [0, 1, 2, 3]
+every_ancl = pytest.mark.parametrize("name", NAMES)
 
 
 # ---- the auxiliary network ----------------------------------------------------------------------------
@@ -47,20 +48,19 @@ def test_who_teaches_which_outputs(one_layer, stream, number, outputs, past, new
     for seen in range(number):
         learner.begin(tasks[seen])
         learner.tasks_seen += 1
-        learner._begin_anew()
     learner.begin(tasks[number])
-    method.before_task(learner, tasks[number])
-    found = {name: (teacher.rows, teacher.lam) for name, teacher in method.teachers.items()}
+    teachers = teachers_of(method, learner, tasks[number])
+    found = {name: (teacher.rows, teacher.lam) for name, teacher in teachers.items()}
     assert found == {"distillation": (past, 1.0), "auxiliary": (new, 0.5)}
 
 
 def test_in_a_preallocated_head_both_teach_rows_of_their_labels(one_layer, classes):
     method = ANCLLWF(lam=1.0, lam_a=0.5)
     learner = second_task(one_layer, method, classes, small(head="preallocated", epochs=1))
-    method.before_task(learner, classes.tasks[1])
+    teachers = teachers_of(method, learner, classes.tasks[1])
     labels = learner.model.head.labels
     for name, task in (("distillation", classes.tasks[0]), ("auxiliary", classes.tasks[1])):
-        assert sorted(labels[i] for i in method.teachers[name].rows) == sorted(task.labels)
+        assert sorted(labels[i] for i in teachers[name].rows) == sorted(task.labels)
 
 
 @every_ancl
@@ -75,57 +75,26 @@ def test_the_first_task_has_no_auxiliary_network(one_layer, classes, name):
     assert_same_bits(*ends)
 
 
-@pytest.fixture
-def trainings(monkeypatch):
-    """(lr, λ, λ_a) of every training that really takes place."""
-    made: list[tuple[float, float, float]] = []
-    fit = holdfast.learning.learner.fit
-
-    def watched(model: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-        made.append((method.lr, method.lam, method.lam_a))
-        return fit(model, method, *args, **kwargs)
-
-    monkeypatch.setattr(holdfast.learning.learner, "fit", watched)
-    return made
-
-
-def scripted(learner: Learner, score: Callable[[float, float, float], float]) -> Learner:
-    """Real trainings whose scores are told by (lr, λ, λ_a)."""
-    method = learner.method
-    learner.score = lambda split: score(method.lr, method.lam, method.lam_a)
-    return learner
-
-
-def gold_then_half(lr: float, lam: float, lam_a: float) -> float:
+def gold_then_half(choice: Choice) -> float:
     """The rate 1e-3 is best; a hold costs much of the score, and no λ_a helps."""
-    return (0.9 if lr == 1e-3 else 0.8) if lam == 0 else 0.5
+    return (0.9 if choice["lr"] == 1e-3 else 0.8) if choice["lam"] == 0 else 0.5
 
 
 @every_ancl
-def test_the_auxiliary_network_is_the_gold_training(one_layer, classes, trainings, name):
+def test_the_auxiliary_network_is_the_gold_training(one_layer, classes, monkeypatch, name):
     learner = make_learner(
         one_layer, METHODS[name](lam=5.0), classes, small(epochs=1, rates=(1e-2, 1e-3, 1e-4)), fixed={"lam"}
     )
     scripted(learner, gold_then_half)
     learner.learn(classes.tasks[0])
-    del trainings[:]
-    anchors: list[P.Params] = []
-    before_task = learner.method.before_task
-
-    def watched(own: Learner, task: Any) -> None:
-        before_task(own, task)
-        method = own.method
-        pulls, teachers = getattr(method, "pulls", {}), getattr(method, "teachers", {})
-        if "auxiliary" in pulls:
-            anchors.append(pulls["auxiliary"].anchor)
-        if "auxiliary" in teachers:
-            anchors.append(teachers["auxiliary"].params)
-
-    learner.method.before_task = watched
+    trainings = watch_trainings(monkeypatch)
     lesson = learner.learn(classes.tasks[1])
     off = [(lr, 0.0, 0.0) for lr in (1e-2, 1e-3, 1e-4)]
     on = [(1e-3, 5.0, lam_a) for lam_a in (0.0, 0.01, 0.04)]
-    assert trainings == off + on, "nothing is trained twice, and nothing beside the search"
+    made = [(one.method.lr, one.method.lam, one.method.lam_a) for one in trainings]
+    assert made == off + on, "nothing is trained twice, and nothing beside the search"
+    anchors = [one.pulls["auxiliary"].anchor for one in trainings if "auxiliary" in one.pulls]
+    anchors += [one.teachers["auxiliary"].params for one in trainings if "auxiliary" in one.teachers]
     gold = lesson.trials[1]
     assert len(anchors) == 2
     for anchor in anchors:
@@ -157,37 +126,32 @@ def test_passes_are_counted_once(one_layer, classes, name):
     assert everything[""]["backward"] == 3 * 2 * b + (2 * b if name == "ancl-mas" else 0)
 
 
-def test_the_auxiliary_importance_is_fresh_and_never_pooled(tiny_bert_dry, domains):
+def test_the_auxiliary_importance_is_fresh_and_never_pooled(tiny_bert_dry, domains, monkeypatch):
     method = ANCLMAS(lam=5.0)
     learner = make_learner(tiny_bert_dry, method, domains, small(epochs=1), fixed={"lam"})
-    scripted(learner, lambda lr, lam, lam_a: 0.5 if lam else 0.9)
-    measured: list[tuple[P.Params, P.Params]] = []  # where, and what
-    measure, before_task, aux = method.measure, method.before_task, []
+    scripted(learner, lambda choice: 0.5 if choice["lam"] else 0.9)
+    measured, pulling, aux = watch_measures(monkeypatch), quadratic.pulling, []
 
-    def watched_measure(own: Learner) -> P.Params:
-        measured.append((P.snapshot(own.model), measure(own)))
-        return measured[-1][1]
-
-    def watched(own: Learner, task: Any) -> None:
-        before_task(own, task)
-        if "auxiliary" in method.pulls:
-            pull = method.pulls["auxiliary"]
-            expected = naive_importance(own, pull.anchor)
+    def watched(own: Any, at: Any, pulls: Any) -> Training:
+        if "auxiliary" in pulls:
+            pull = pulls["auxiliary"]
+            expected = naive_importance(at, pull.anchor)
             assert max(float(value.max()) for value in expected.values()) > 0.1
             for key, value in expected.items():
                 assert torch.allclose(pull.weights[key], value, rtol=1e-3, atol=1e-5), key
             aux.append(pull)
+        return pulling(own, at, pulls)
 
-    method.measure, method.before_task = watched_measure, watched
+    monkeypatch.setattr(quadratic, "pulling", watched)
     for task in domains:
         learner.learn(task)
     assert len(aux) == 4, "two tasks, two λ_a each"
     assert len(measured) == 5, "α once a task, α_aux once a later task, however many λ_a"
-    (_, one), (at_aux, _), (_, two), (at_last, _), (_, three) = measured
-    assert_same_bits(at_aux, aux[0].anchor)
-    assert_same_bits(at_last, aux[2].anchor)
+    one, at_aux, two, at_last, three = measured
+    assert_same_bits(at_aux.at, aux[0].anchor)
+    assert_same_bits(at_last.at, aux[2].anchor)
     for key, value in method.alpha.items():
-        mean = (one[key] + two[key] + three[key]) / 3
+        mean = (one.found[key] + two.found[key] + three.found[key]) / 3
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), key
 
 
@@ -211,7 +175,7 @@ def test_nothing_of_it_survives_the_task(one_layer, classes, name):
     for group, params in tensors.items():
         for key, value in params.items():
             assert not torch.equal(value, aux[key]), (group, key)
-    assert ancl._trials == ancl._shared == ancl._ledger.borrowed == {}
+    assert ancl._trials == ancl._once == ancl._ledger.borrowed == {}
 
 
 # ---- the search for λ_a -------------------------------------------------------------------------------
@@ -300,7 +264,7 @@ def test_a_fixed_lambda_a_is_honoured_without_a_hold_too():
 @every_ancl
 def test_lambda_a_starts_again_for_every_task(one_layer, classes, name):
     learner = make_learner(one_layer, METHODS[name](lam=5.0), classes, small(epochs=1), fixed={"lam"})
-    scripted(learner, lambda lr, lam, lam_a: 0.9 if lam == 0 else 0.5 + 0.1 * (lam_a >= 0.04))
+    scripted(learner, lambda c: 0.9 if c["lam"] == 0 else 0.5 + 0.1 * (c["lam_a"] >= 0.04))
     found = []
     for task in classes:
         found.append(pairs(learner.learn(task).trials))
@@ -337,14 +301,14 @@ def test_a_real_search(one_layer, classes, name):
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
-def test_where_nobody_pulls_weights_train_freely(one_layer, classes, penalty):
+def test_where_nobody_pulls_weights_train_freely(one_layer, classes, penalty, monkeypatch):
     """α = 0 and α_aux = 0: no 0/0, and the training without any pull."""
     learner = make_learner(one_layer, ANCLMAS(penalty=penalty), classes)
     learner.learn(classes.tasks[0])
     for value in learner.method.alpha.values():
         value.zero_()
     learner.begin(classes.tasks[1])
-    learner.method.ahead = lambda own, task: P.zeros(own.start)
+    monkeypatch.setattr(quadratic, "measured_ahead", lambda own, *rest: P.zeros(own.start))
     free, pulled = (
         learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam, "lam_a": lam}).params for lam in (0.0, 1e6)
     )

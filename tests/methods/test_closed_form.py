@@ -9,33 +9,30 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, class_stream, domain_stream, lopsided, make_learner, small
+from helpers.learners import watched_trainings
+from helpers.plans import drive
 
 import holdfast.learning.learner as learning
+from holdfast import importance
 from holdfast.errors import HoldfastError
+from holdfast.fields import parse
 from holdfast.heads import SLDAHead, Taught
 from holdfast.heads.drift import ridge_map
-from holdfast.importance import per_sample as importance
-from holdfast.learning import directory as state
+from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
+from holdfast.methods.la import LA
+from holdfast.methods.over_slda import FAR, STILL, hold_plan
+from holdfast.methods.quadratic import lam_points
 from holdfast.methods.search import Decision, rounded
-from holdfast.settings import parse
 
 TEXTS = [text for stream in (class_stream(), domain_stream()) for task in stream for text in task.test.texts]
 
 
 @pytest.fixture
-def trainings(monkeypatch) -> list[dict[str, Any]]:
-    """Every training from now on."""
-    found: list[dict[str, Any]] = []
-    original = learning.fit
-
-    def watched(model, method, *args, **kwargs):
-        found.append(method.hparams())
-        return original(model, method, *args, **kwargs)
-
-    monkeypatch.setattr(learning, "fit", watched)
-    return found
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every training of a test."""
+    return watched_trainings(monkeypatch)
 
 
 # ---- staying ------------------------------------------------------------------------------------------
@@ -57,7 +54,7 @@ def test_features_that_are_good_enough_are_left_alone(one_layer, trainings, name
 
 @pytest.mark.parametrize("name", ["first+slda", "mas+slda", "la+slda", "auto"])
 def test_one_label_or_no_validation_data_is_nothing_to_train_on(one_layer, trainings, name):
-    learner = state.create(one_layer, name, settings=small())
+    learner = Learner.create(one_layer, name, settings=small())
     learner.learn(["music0 music1"] * 5, ["only"] * 5)
     learner.learn(["light0 light1", "mail0 mail1"], ["a", "b"])
     assert trainings == []
@@ -112,9 +109,9 @@ def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(one_laye
     seen: list[Any] = []
     original = learning.fit
 
-    def watched(model, method, train, *args, **kwargs):
+    def watched(model, training, train, *args, **kwargs):
         seen.append((list(model.head.labels), model.head.trained, train.objective))
-        return original(model, method, train, *args, **kwargs)
+        return original(model, training, train, *args, **kwargs)
 
     monkeypatch.setattr(learning, "fit", watched)
     stream = lopsided(class_stream())
@@ -158,8 +155,8 @@ def test_a_strong_proximal_pull_is_a_still_trunk(one_layer):
     learner, task = run.learner, run.stream.tasks[2]
     learner.begin(task)
     gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
-    still = learner.trial(task, learner.method.still)
-    strongest = learner.method.points(gold)[2]
+    still = learner.trial(task, STILL)
+    strongest = lam_points(learner.method.alpha, gold)[FAR]
     held = learner.trial(task, {"lr": 1e-2, "lam": strongest})
     assert gold.fit["drift"] > 0.05
     assert held.fit["drift"] < 0.02 * gold.fit["drift"]
@@ -209,24 +206,22 @@ def fake(choice: dict[str, Any], score: float) -> Any:
     return SimpleNamespace(choice=choice, score=score, params={})
 
 
+def second_task(**rest: Any) -> Any:
+    """As much of a learner after its first task as the search for λ looks at."""
+    values = {"scenario": "domain-incremental", "tasks_seen": 1, "fixed": frozenset()}
+    return SimpleNamespace(**values | rest, rates=lambda: (0.01,))
+
+
 @pytest.mark.parametrize("breaks", [1e-3, 0.5, 40.0, 1e-9])
 def test_the_strongest_strength_that_is_good_enough(breaks):
     """Scores fall from gold to still once λ passes a point: the grid point just below it is found."""
     method = METHODS["mas+slda"](thr=0.9)
     method.alpha, method.tasks_pooled = {"w": torch.tensor([2.0])}, 1
-    learner: Any = SimpleNamespace(
-        settings=small(lam_decay=0.1, lam_steps=7, lam_trials=5), scenario="domain-incremental", tasks_seen=1
-    )
-    gold = fake({"lr": 0.01, "lam": 0.0}, 0.8)
-    plan, answer, asked = method.strongest_lam(learner, gold), None, []
-    while True:
-        try:
-            choice = plan.send(answer)
-        except StopIteration as end:
-            decision = end.value
-            break
-        asked.append(choice["lam"])
-        answer = fake(choice, 0.8 if choice["lam"] <= breaks else 0.5)
+    learner = second_task(settings=small(lam_decay=0.1, lam_steps=7, lam_trials=5))
+    plan = hold_plan(method, learner)
+    decision, made = drive(plan, lambda choice: 0.8 if choice["lam"] <= breaks else 0.5)
+    gold, *asked = [trial.choice["lam"] for trial in made]
+    assert gold == 0.0
     start = rounded(100 / (0.01 * 2.0))
     grid = [rounded(start * 0.1**j) for j in range(8)]
     expected = max((lam for lam in grid if lam <= breaks), default=0.0)
@@ -241,14 +236,11 @@ def test_the_strongest_strength_that_is_good_enough(breaks):
 def test_a_previous_strength_that_passes_is_kept():
     method = METHODS["mas+slda"](thr=0.9, lam=3.0)
     method.alpha, method.tasks_pooled = {"w": torch.tensor([2.0])}, 2
-    learner: Any = SimpleNamespace(settings=small(), scenario="domain-incremental", tasks_seen=2)
-    gold = fake({"lr": 0.01, "lam": 0.0}, 0.8)
-    plan = method.strongest_lam(learner, gold)
-    assert next(plan)["lam"] == math.inf
-    assert plan.send(fake({}, 0.5))["lam"] == 3.0
-    with pytest.raises(StopIteration) as end:
-        plan.send(fake({"lr": 0.01, "lam": 3.0}, 0.79))
-    assert end.value.value.trial.choice["lam"] == 3.0
+    plan = hold_plan(method, second_task(settings=small(), tasks_seen=2))
+    scores = {0.0: 0.8, math.inf: 0.5, 3.0: 0.79}
+    decision, made = drive(plan, lambda choice: scores[choice["lam"]])
+    assert [trial.choice["lam"] for trial in made] == [0.0, math.inf, 3.0]
+    assert decision.trial.choice["lam"] == 3.0
 
 
 # ---- auto ---------------------------------------------------------------------------------------------
@@ -273,7 +265,7 @@ def test_auto_says_why_it_stays(tiny_bert, trainings):
 def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, monkeypatch):
     learner, stream = auto(one_layer, seconds=0.0, thr=1.0)
     learner.method.seconds = 600.0
-    monkeypatch.setattr(learner.features, "cross_validated", lambda task: (0.3, 0.01))
+    monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.3, 0.01))
     assert not learner.method.alpha, "nothing was measured while it stayed"
     lesson = learner.learn(stream.tasks[1])
     notes = lesson.decision.notes
@@ -291,12 +283,12 @@ def test_auto_does_not_blame_the_budget_for_what_validation_says(one_layer, monk
     learner, stream = auto(one_layer, seconds=600.0, thr=1.0)
     task = stream.tasks[1]
 
-    def stays(learner, task):
-        return Decision(learner.trial(task, learner.method.still))
+    def stays(method, learner, task):
+        return Decision(learner.trial(task, STILL))
         yield
 
-    monkeypatch.setattr(learner.features, "cross_validated", lambda task: (0.0, 0.0))
-    monkeypatch.setattr(learner.method, "moving", stays)
+    monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.0, 0.0))
+    monkeypatch.setattr(LA, "plan", stays)
     notes = learner.learn(task).decision.notes
     assert (notes["chose"], notes["why"]) == ("frozen", "on validation sentences it does as well")
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_estimator_methods import SHORT, few, kept
+from helpers.walks import SHORT, few, kept
+from helpers.watching import watch_trainings
 
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
@@ -53,12 +54,7 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
     learner = make_learner(one_layer, METHODS[name](), stream, small(epochs=4, batch_size=4, patience=4))
     learner.learn(stream.tasks[0])
     learner.begin(stream.tasks[1])
-    ends: list[P.Params] = []
-    load = METHODS[name].load_state_dict
-
-    def watched(self: Any, state: dict[str, Any]) -> None:
-        ends.append(self.trace)
-        load(self, state)
+    made = watch_trainings(monkeypatch)
 
     def trained(losses: list[float]) -> Any:
         learner.settings = small(epochs=len(losses) - 1, batch_size=4, patience=4)
@@ -66,10 +62,10 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
         monkeypatch.setattr("holdfast.learning.fit._valid_loss", lambda *args: next(made_up))
         return learner.trial(stream.tasks[1], {"lr": 1e-2, "lam": 5.0})
 
-    monkeypatch.setattr(METHODS[name], "load_state_dict", watched)
     long = trained([1.0, 1.1, 1.2, 1.3, 1.4] if best == 0 else [1.0, 0.9, 0.5, 0.7, 0.6])
     assert (long.fit["best_epoch"], long.fit["epochs"]) == (best, 4)
-    last, found, weights = max(ends, key=len), long.read()["trace"], long.params
+    [training] = [one.training for one in made]
+    last, found, weights = training.carried["trace"], long.read()["trace"], long.params
     assert any(f"path/{key}" in last or f"score/{key}" in last for key in learner.start)
     assert last.keys() != found.keys() or any(not torch.equal(last[key], found[key]) for key in found)
     if best == 0:
@@ -77,8 +73,8 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
         fisher = {f"fisher/{key}": value for key, value in getattr(learner.method, "fisher", {}).items()}
         assert_same_bits(found, fisher)
     else:
-        learner._begin_anew()
-        learner.drop_trials()
+        learner.start_over()
+        learner.begin(stream.tasks[1])
         short = trained([1.0, 0.9, 0.5])
         assert (short.fit["best_epoch"], short.fit["epochs"]) == (2, 2)
         assert_same_bits(short.params, weights)

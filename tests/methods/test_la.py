@@ -3,55 +3,20 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_mas import LR, distance, dry_learner, naive_training
+from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance, naive_training
+from helpers.watching import prepared, watch_measures, watch_trainings
+from torch import nn
 
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.la import LA
-
-
-def naive_importance(learner: Learner, theta: P.Params) -> P.Params:
-    """The mean over single samples of |gradient of the squared norm of the logits|."""
-    sums = P.zeros(theta)
-    learner.model.eval()
-    for i in range(len(learner.train)):
-        leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
-        norm = P.predict(learner.model, leaves, learner.train.collate([i])).logits.square().sum()
-        for name, gradient in zip(leaves, torch.autograd.grad(norm, list(leaves.values())), strict=True):
-            sums[name] += gradient.abs() / len(learner.train)
-    return sums
-
-
-def naive_alpha(
-    past: P.Params, ahead: P.Params, lam: float, lam_max: float, down: float, m: float, **options: Any
-) -> P.Params:
-    """Equations 4 and 5 entry by entry."""
-    strategy, tau_fixed, head = options.get("strategy"), options.get("tau"), options.get("modulate_head")
-    found = {}
-    for name, alpha in past.items():
-        if name.startswith("head.") and not head:
-            found[name] = alpha.clone()
-            continue
-        flat, other = alpha.flatten().tolist(), ahead[name].flatten().tolist()
-        rho = [a / (a + b + 1e-10) for a, b in zip(flat, other, strict=True)]
-        tau = options.get("fraction", 0.8) * sum(rho) / len(rho) if tau_fixed is None else tau_fixed
-        low = 1 / max(tau, 0.05)
-        high = max(lam_max / lam, low)
-        up = low + m * (high - low)
-        values = []
-        for a, r in zip(flat, rho, strict=True):
-            if r > tau:
-                values.append(a if strategy == "kt" else up * r * a)
-            else:
-                values.append(a if strategy == "cf" else down * r * a)
-        found[name] = torch.tensor(values, dtype=alpha.dtype).reshape(alpha.shape)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -85,9 +50,12 @@ def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
 
 
 def modulated(values: dict[str, Any], ahead: P.Params, past: P.Params) -> P.Params:
+    """The weights of the pull that is prepared where the look-ahead has this importance."""
     method = LA(**values)
     method.alpha = past
-    return method.modulated(ahead)
+    learner = SimpleNamespace(model=nn.Module(), start=P.zeros(past), once=lambda *args, **kwargs: ahead)
+    _, pulls = prepared(method, learner, None)
+    return pulls["penalty"].weights
 
 
 @pytest.fixture
@@ -169,48 +137,34 @@ def test_the_proximal_form_runs(one_layer, classes):
 # ---- what it pools ------------------------------------------------------------------------------------
 
 
-def test_true_alphas_are_pooled_never_modified_ones(one_layer, domains):
+def test_true_alphas_are_pooled_never_modified_ones(one_layer, domains, monkeypatch):
     learner = make_learner(one_layer, LA(thr=0.01), domains)
-    consolidated: list[P.Params] = []
-    original = learner.method.measure
-    inside = {"after": False}
-    after_task = learner.method.after_task
-
-    def measure(own: Learner) -> P.Params:
-        found = original(own)
-        if inside["after"]:
-            consolidated.append({name: value.clone() for name, value in found.items()})
-        return found
-
-    def watched(own: Learner, task: Any) -> None:
-        inside["after"] = True
-        after_task(own, task)
-        inside["after"] = False
-
-    learner.method.measure, learner.method.after_task = measure, watched
+    measured = watch_measures(monkeypatch)
     main = 0
     for task in domains:
         lesson = learner.learn(task)
         main += lesson.decision.trial.choice.get("down") is not None
     assert main == 2, "both later tasks must have had a main phase"
+    consolidated = [one.found for one in measured if one.to_pool]
     assert len(consolidated) == 3
     for name, value in learner.method.alpha.items():
         mean = sum(alpha[name] for alpha in consolidated) / 3
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
 
-def test_state_and_weights_share_no_memory(one_layer, classes):
+def test_state_and_weights_share_no_memory(one_layer, classes, monkeypatch):
     learner = make_learner(one_layer, LA(thr=0.01), classes)
+    trainings = watch_trainings(monkeypatch)
     for task in classes.tasks[:2]:
         learner.learn(task)
-    method = learner.method
+    method, pull = learner.method, trainings[-1].pulls["penalty"]
     state = method.state_dict()["alpha"]
     live = {weight.data_ptr() for weight in P.trainable(learner.model).values()}
     for name, value in method.alpha.items():
         assert state[name].data_ptr() != value.data_ptr()
         assert value.data_ptr() not in live
-        assert method.pulls["penalty"].anchor[name].data_ptr() not in live
-        assert value.data_ptr() != method.pulls["penalty"].weights[name].data_ptr()
+        assert pull.anchor[name].data_ptr() not in live
+        assert value.data_ptr() != pull.weights[name].data_ptr()
 
 
 # ---- the search ---------------------------------------------------------------------------------------
@@ -267,20 +221,15 @@ def test_fixed_down_and_up_make_one_main_training(one_layer, classes, down):
 
 def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -> list[tuple[float, bool]]:
     """(lambda, modulated?) of every training of a task whose choice names no lambda_down."""
-    import holdfast.learning.learner as module
-
-    seen: list[tuple[float, bool]] = []
-    original = module.fit
-
-    def watched(model, method, *args, **kwargs):
-        weights = [pull.weights for pull in method.pulls.values()]
-        same = all(torch.equal(one[name], a) for one in weights for name, a in method.alpha.items())
-        seen.append((method.lam, not same))
-        return original(model, method, *args, **kwargs)
-
     with monkeypatch.context() as patch:
-        patch.setattr(module, "fit", watched)
+        trainings = watch_trainings(patch)
         lesson = learner.learn(task)
+    seen = []
+    for trained in trainings:
+        weights = [pull.weights for pull in trained.pulls.values()]
+        past = trained.method.alpha.items()
+        same = all(torch.equal(one[name], alpha) for one in weights for name, alpha in past)
+        seen.append((trained.method.lam, not same))
     return [kind for kind, trial in zip(seen, lesson.trials, strict=True) if trial.choice.get("down") is None]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_estimator_methods import (
+from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance
+from helpers.walks import (
     SHORT,
     Walk,
     assert_close,
@@ -17,15 +18,14 @@ from test_estimator_methods import (
     naive_walk,
     naive_walked,
 )
-from test_la import naive_alpha, naive_importance
-from test_mas import LR, distance, dry_learner
+from helpers.watching import prepared, watch_measures, watch_trainings
 
 from holdfast.data.tasks import Stream
-from holdfast.importance.estimators import ESTIMATORS, Training
+from holdfast.importance.estimators import ESTIMATORS, EndedTraining
 from holdfast.learning.learner import Learner
 from holdfast.maths import equations
 from holdfast.maths import params as P
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, quadratic
 
 pytestmark = pytest.mark.slow  # together they take half a minute
 
@@ -43,7 +43,7 @@ def naive_of(learner: Learner, importance: str, walk: Walk) -> P.Params:
 
 
 @pytest.mark.parametrize("importance", ESTIMATORS)
-def test_la_by_hand(tiny_bert_dry, importance):
+def test_la_by_hand(tiny_bert_dry, importance, monkeypatch):
     """Look-ahead, its own importance, α', the main training, and the importance of that one alone."""
     stream = few()
     lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
@@ -61,15 +61,16 @@ def test_la_by_hand(tiny_bert_dry, importance):
     method.lam_max = 20 * lam
     method.alpha = {name: value.clone() for name, value in past.items()}
     learner.begin(task)
-    found = method.ahead(learner, task)
+    found = quadratic.measured_ahead(learner, task, method.estimator(), method.lr)
     assert_close(found, ahead)
     alpha = naive_alpha(past, ahead, lam, 20 * lam, down, up, tau=0.3)
     main = naive_walk(learner, alpha, lam)
+    trainings = watch_trainings(monkeypatch)
     lesson = learner.learn(task)
     trial = lesson.decision.trial
     assert trial.choice == {"lr": LR, "lam": lam, "lam_max": 20 * lam, "down": down, "up": up}
     assert trial.fit["best_epoch"] == 1
-    assert_close(method.pulls["penalty"].weights, alpha)
+    assert_close(trainings[-1].pulls["penalty"].weights, alpha)
     assert distance(P.snapshot(learner.model), main.end) < 5e-3 * LR
     assert distance(main.end, there.end) > 0.02 * LR, "the penalty must show"
     own = naive_of(learner, importance, main)
@@ -82,21 +83,19 @@ def test_la_by_hand(tiny_bert_dry, importance):
 @pytest.mark.slow
 @pytest.mark.parametrize("importance", ESTIMATORS)
 @pytest.mark.parametrize("pooling", ["mean", "max"])
-def test_la_modulates_any_importance(one_layer, importance, pooling):
+def test_la_modulates_any_importance(one_layer, importance, pooling, monkeypatch):
     stream = few()
     values = {"lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5}
     method = METHODS["la"](importance=importance, pooling=pooling, **values)
     learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
-    measured: list[P.Params] = []
-    measure = method.measure
-    method.measure = lambda own: measured.append(measure(own)) or dict(measured[-1])
+    measured = watch_measures(monkeypatch)
     learner.learn(stream.tasks[0])
     first = method.state_dict()["alpha"]
     lesson = learner.learn(stream.tasks[1])
     assert lesson.decision.trial.choice["down"] == 0.3, "the task had a main phase"
     assert kept(lesson)
     for name, value in method.alpha.items():
-        both = torch.stack([first[name], measured[-1][name]])
+        both = torch.stack([first[name], measured[-1].found[name]])
         expected = both.mean(0) if pooling == "mean" else both.max(0).values
         assert torch.allclose(value, expected, rtol=1e-6, atol=0), name
     assert len(measured) == 3, "one look ahead, two finished tasks"
@@ -106,16 +105,14 @@ def test_la_modulates_any_importance(one_layer, importance, pooling):
     trial = learner.trial(task, {"lr": method.lr, "lam": 0.0})
     assert trial.fit["best_epoch"] == 1
     with P.using(learner.model, trial.params):
-        over = Training(
+        over = EndedTraining(
             learner.model, learner.train, learner.start, trial.read()["trace"], 4, learner.task_seed
         )
         ahead = ESTIMATORS[importance]().finish(over)
     kinds = []
     for strategy in ("balance", "cf", "kt"):
-        with method.trying({"strategy": strategy}):
-            learner._put_back()
-            method.before_task(learner, task)
-        weights = method.pulls["penalty"].weights
+        _, pulls = prepared(method.choosing({"strategy": strategy}), learner, task)
+        weights = pulls["penalty"].weights
         kinds.append(weights)
         for name, past in method.alpha.items():
             if name.startswith("head."):
@@ -161,7 +158,7 @@ def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, i
 def measured_at(learner: Learner, importance: str, params: P.Params, trace: P.Params) -> P.Params:
     with P.using(learner.model, params):
         size = learner.settings.batch_size
-        over = Training(learner.model, learner.train, learner.start, trace, size, learner.task_seed)
+        over = EndedTraining(learner.model, learner.train, learner.start, trace, size, learner.task_seed)
         return ESTIMATORS[importance]().finish(over)
 
 

@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, class_stream, domain_stream, make_learner, small
-from test_mas import LR, distance, dry_learner
-from torch import Tensor, nn
+from conftest import assert_same_bits, small
+from helpers.by_hand import LR, distance, dry_learner, second_task
+from helpers.distilling import (
+    STREAMS,
+    Table,
+    losses_under,
+    naive_epoch,
+    naive_kd,
+    question,
+    row,
+    softened,
+    some,
+    teaching,
+)
+from helpers.watching import teachers_of, watch_trainings
 
-from holdfast.data.batches import Batch
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
-from holdfast.maths.losses import IGNORED, Objective, distillation
+from holdfast.maths.losses import IGNORED, distillation
 from holdfast.methods.lwf import LwF, Teacher
-from holdfast.models.classifier import Output
-
-STREAMS = {"classes": class_stream, "domains": domain_stream}
-
-
-def row(*values: float) -> Tensor:
-    return torch.tensor([values])
-
-
-def some(n: int) -> Tensor:
-    """Labels of n samples that count."""
-    return torch.zeros(n, dtype=torch.long)
-
-
-def softened(logits: Tensor, temperature: float) -> Tensor:
-    powers = (logits / temperature).exp()
-    return powers / powers.sum(1, keepdim=True)
-
-
-def naive_kd(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
-    """-Σ q(z°) log q(z), the mean over the samples, term by term."""
-    q, p = softened(teacher, temperature), softened(student, temperature)
-    return -(q * p.log()).sum(1).mean()
-
 
 # ---- distillation: specs/lwf.md, section 8 ------------------------------------------------------------
 
@@ -123,35 +107,11 @@ def test_half_precision_is_distilled_in_single():
 # ---- the loss -----------------------------------------------------------------------------------------
 
 
-class Table(nn.Module):
-    """A model whose answer to anything is its one weight."""
-
-    def __init__(self, logits: Tensor) -> None:
-        super().__init__()
-        self.z = nn.Parameter(logits.clone())
-
-    def forward(self, batch: Batch) -> Output:
-        loss = batch.objective(self.z, batch.labels) if batch.objective is not None else None
-        return Output(self.z, self.z, loss)
-
-
-def question(label: int, outputs: int) -> Batch:
-    """One sample, scored by plain cross-entropy."""
-    ones = torch.ones(1, 1, dtype=torch.long)
-    return Batch(ones, ones, torch.tensor([label]), Objective(torch.zeros(outputs), torch.ones(outputs)))
-
-
-def seated(method: LwF, model: nn.Module, teachers: dict[str, Teacher]) -> LwF:
-    """A method about to train this model under these teachers."""
-    method.model, method.teachers, method.count = model, teachers, lambda *args, **kwargs: None
-    return method
-
-
 @pytest.mark.parametrize("lam", [1.0, 0.25])
 def test_example_a_in_the_whole_loss(lam):
     model = Table(Z)
-    method = seated(LwF(), model, {"distillation": Teacher({"z": Z_OLD}, [0, 1, 2], lam)})
-    terms = method.losses(model, question(2, 3))
+    teachers = {"distillation": Teacher({"z": Z_OLD}, [0, 1, 2], lam)}
+    terms = losses_under(model, teachers, question(2, 3), LwF().temperature)
     assert set(terms) == {"task", "distillation"}
     assert terms["task"].item() == pytest.approx(2.31703002, abs=3e-7)
     assert terms["distillation"].item() == pytest.approx(lam * 1.04994284, abs=3e-7)
@@ -163,18 +123,6 @@ def test_example_a_in_the_whole_loss(lam):
     assert model.z.grad[0].tolist() == pytest.approx(expected, abs=1e-7), "the teacher is a constant"
 
 
-def second_task(
-    path: str, method: Any, stream: Any, settings: Any = None, fixed: set[str] = frozenset()
-) -> Learner:
-    """A learner at the start of the second task, as if it had learnt the first."""
-    learner = make_learner(path, method, stream, settings, fixed=fixed)
-    learner.begin(stream.tasks[0])
-    learner.tasks_seen = 1
-    learner._begin_anew()
-    learner.begin(stream.tasks[1])
-    return learner
-
-
 def jolted(learner: Learner) -> None:
     """Move the model, so that student and teacher differ."""
     generator = torch.Generator().manual_seed(3)
@@ -184,16 +132,15 @@ def jolted(learner: Learner) -> None:
 
 
 def test_the_prior_of_the_balanced_softmax_is_not_distilled(tiny_bert_dry, classes):
-    method = LwF(lam=3.0, outputs="all")
-    learner = second_task(tiny_bert_dry, method, classes)
-    method.before_task(learner, classes.tasks[1])
+    learner = second_task(tiny_bert_dry, LwF(lam=3.0, outputs="all"), classes)
+    training = learner.method.prepare(learner, classes.tasks[1])
     batch = learner.train.collate(range(8))
     learner.model.eval()
     with torch.no_grad():
         old = learner.model(batch).logits
         jolted(learner)
         new = learner.model(batch).logits
-    term = method.losses(learner.model, batch)["distillation"].item()
+    term = training.losses(learner.model, batch)["distillation"].item()
     assert term == pytest.approx(3 * naive_kd(new, old).item(), rel=1e-5)
     prior = torch.tensor([1.0, 1.0, 12.0, 12.0]).log()
     assert torch.equal(batch.objective.log_prior, prior), "there is a prior"
@@ -207,60 +154,6 @@ def test_the_prior_of_the_balanced_softmax_is_not_distilled(tiny_bert_dry, class
 
 # ---- whole trainings ----------------------------------------------------------------------------------
 
-Term = Callable[[nn.Module, Tensor, Batch], Tensor]
-Hook = Callable[[torch.optim.Optimizer, dict[str, Any], int], None]
-
-
-def naive_task_loss(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
-    """Relaxed balanced softmax or class-weighted cross-entropy, from the counts."""
-    counts, head = learner._task.train.counts(), learner.model.head
-    if learner.scenario == "class-incremental":
-        prior = torch.tensor([float(counts[name] or name in head.seen) for name in head.labels])
-        shifted = logits + prior.log()
-        return (shifted.logsumexp(1) - shifted[range(len(labels)), labels]).mean()
-    weights = torch.tensor([counts.total() / (len(counts) * counts[name]) for name in head.labels])[labels]
-    each = logits.logsumexp(1) - logits[range(len(labels)), labels]
-    return (weights * each).sum() / weights.sum()
-
-
-def naive_epoch(learner: Learner, *terms: Term, after: Hook | None = None) -> P.Params:
-    """One epoch of torch's AdamW on a copy of the model; `after` is called behind every step."""
-    student = copy.deepcopy(learner.model).eval()  # no dropout anyway
-    params = {name: weight for name, weight in student.named_parameters() if weight.requires_grad}
-    optimizer = torch.optim.AdamW(params.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
-    shuffle = torch.Generator().manual_seed(learner.task_seed)
-    batches = learner.train.order(learner.settings.batch_size, shuffle)
-    for t, indices in enumerate(batches, start=1):
-        optimizer.param_groups[0]["lr"] = LR * min(1.0, t / len(batches))
-        batch = learner.train.collate(indices)
-        logits = student(batch.without_loss()).logits.float()
-        loss = naive_task_loss(learner, logits, batch.labels)
-        for term in terms:
-            loss = loss + term(student, logits, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if after is not None:
-            after(optimizer, params, t)
-    return {name: weight.detach().clone() for name, weight in params.items()}
-
-
-def teaching(
-    learner: Learner, params: P.Params, rows: list[int], lam: float, temperature: float = 2.0
-) -> Term:
-    """λ KD from a copy of the model with these weights, in eval mode."""
-    teacher = copy.deepcopy(learner.model).eval()
-    with torch.no_grad():
-        for name, weight in teacher.named_parameters():
-            weight.copy_(params.get(name, weight))
-
-    def term(student: nn.Module, logits: Tensor, batch: Batch) -> Tensor:
-        with torch.no_grad():
-            answers = teacher(batch.without_loss()).logits.float()
-        return lam * naive_kd(logits[:, rows], answers[:, rows], temperature)
-
-    return term
-
 
 @pytest.mark.parametrize(
     ("stream", "outputs", "temperature", "rows"),
@@ -271,14 +164,16 @@ def teaching(
         ("domains", "past", 2.0, [0, 1]),
     ],
 )
-def test_a_training_by_hand(tiny_bert_dry, stream, outputs, temperature, rows):
+def test_a_training_by_hand(tiny_bert_dry, stream, outputs, temperature, rows, monkeypatch):
     tasks, lam = STREAMS[stream]().tasks, 30.0
     method = LwF(lr=LR, outputs=outputs, temperature=temperature)
     learner = dry_learner(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
     start = P.snapshot(learner.model)
     expected = naive_epoch(learner, teaching(learner, start, rows, lam, temperature))
+    made = watch_trainings(monkeypatch)
     trial = learner.trial(tasks[1], {"lr": LR, "lam": lam})
-    assert method.teachers["distillation"].rows == rows
+    [trained] = made
+    assert trained.teachers["distillation"].rows == rows
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 5e-3 * LR
     assert distance(naive_epoch(learner), expected) > 0.1 * LR, "the teacher must show"
@@ -302,9 +197,8 @@ def test_on_shared_labels_past_outputs_are_all_outputs(tiny_bert, domains):
 def test_the_rows_of_a_preallocated_head_are_found_by_label(tiny_bert, classes, outputs):
     method = LwF(lam=1.0, outputs=outputs)
     learner = second_task(tiny_bert, method, classes, small(head="preallocated"))
-    method.before_task(learner, classes.tasks[1])
     labels = learner.model.head.labels
     assert len(labels) == 6
-    rows = method.teachers["distillation"].rows
+    rows = teachers_of(method, learner, classes.tasks[1])["distillation"].rows
     expected = classes.tasks[0].labels if outputs == "past" else classes.labels
     assert sorted(labels[i] for i in rows) == sorted(expected)

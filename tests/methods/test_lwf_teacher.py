@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from conftest import assert_same_bits, class_stream, make_learner, small, weights_of
-from test_lwf import second_task
-from test_mas import distance
-from test_search import drive
+from helpers.by_hand import distance, second_task
+from helpers.plans import pupil, searched
+from helpers.watching import scripted, watch_trainings
 from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
+from holdfast.data.tasks import Task
+from holdfast.learning.fit import FitResult
+from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
+from holdfast.methods.base import Method, Training
 from holdfast.methods.lwf import LwF, Teacher
 from holdfast.models.classifier import Output
 
@@ -28,7 +31,9 @@ def sentence(batch: Batch, i: int) -> tuple[int, ...]:
     return tuple(batch.input_ids[i][batch.attention_mask[i].bool()].tolist())
 
 
-def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(one_layer, classes):
+def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
+    one_layer, classes, monkeypatch
+):
     method = LwF(temperature=2.0, outputs="all")
     learner = second_task(one_layer, method, classes, small(patience=9))
     task = classes.tasks[1]
@@ -36,25 +41,26 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(on
     tokens = dict(zip(map(tuple, learner.model.tokenize(task.train.texts)), task.train.texts, strict=True))
     answers: dict[tuple[int, ...], list[Tensor]] = {}
     students: list[tuple[tuple[int, ...], Tensor]] = []
-    answer, losses = method.answer, method.losses
+    answer, fit = Teacher.answers, Learner._fit
 
-    def watched_answer(teacher: Teacher, batch: Batch) -> Tensor:
-        found = answer(teacher, batch)
+    def watched_answers(teacher: Teacher, own: Learner, batch: Batch) -> Tensor:
+        found = answer(teacher, own, batch)
         for i in range(len(batch)):
             answers.setdefault(sentence(batch, i), []).append(found[i])
         assert learner.model.training, "and goes back to training afterwards"
         return found
 
-    def watched_losses(model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        def student(asked: Batch) -> Output:
+    def watched_fit(own: Learner, task: Task, method: Method, training: Training) -> FitResult:
+        def student(model: nn.Module, batch: Batch) -> Output:
             assert model.training
-            output = model(asked)
-            students.extend((sentence(asked, i), z.detach()) for i, z in enumerate(output.logits))
+            output = training.forward(model, batch)
+            students.extend((sentence(batch, i), z.detach()) for i, z in enumerate(output.logits))
             return output
 
-        return losses(student, batch)
+        return fit(own, task, method, replace(training, forward=student))
 
-    method.answer, method.losses = watched_answer, watched_losses
+    monkeypatch.setattr(Teacher, "answers", watched_answers)
+    monkeypatch.setattr(Learner, "_fit", watched_fit)
     trial = learner.trial(task, {"lr": 1e-2, "lam": 5.0})
     assert trial.fit["epochs"] == 3
     assert len(answers) == len(tokens)
@@ -67,14 +73,16 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(on
     assert max(float((z - started[tokens[key]]).abs().max()) for key, z in first) > 1e-2
 
 
-def test_the_first_task_has_no_teacher(one_layer, classes):
+def test_the_first_task_has_no_teacher(one_layer, classes, monkeypatch):
     ends = []
+    made = watch_trainings(monkeypatch)
     for name, choice in (("seq", {}), ("lwf", {"lam": 5.0})):
         learner = make_learner(one_layer, METHODS[name](), classes)
         learner.begin(classes.tasks[0])
         trial = learner.trial(classes.tasks[0], {"lr": 1e-2, **choice})
         ends.append(trial.params)
-    assert learner.method.teachers == {}
+    assert made[-1].method.lam == 5.0
+    assert made[-1].teachers == made[-1].training.terms == {}
     assert "teacher" not in trial.passes
     assert_same_bits(*ends)
 
@@ -95,13 +103,14 @@ def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes):
     assert any(not torch.equal(mine[name], other[name]) for name in mine), "another λ is not"
 
 
-def test_the_teacher_of_the_third_task_is_the_model_after_the_second(one_layer, classes):
+def test_the_teacher_of_the_third_task_is_the_model_after_the_second(one_layer, classes, monkeypatch):
     learner = make_learner(one_layer, LwF(lam=2.0), classes, small(epochs=1), fixed={"lam"})
     for task in classes.tasks[:2]:
         learner.learn(task)
     before = P.snapshot(learner.model)
+    made = watch_trainings(monkeypatch)
     learner.learn(classes.tasks[2])
-    teacher = learner.method.teachers["distillation"]
+    teacher = made[-1].teachers["distillation"]
     assert teacher.rows == [0, 1, 2, 3]
     for name, value in before.items():
         assert torch.equal(teacher.params[name][: len(value)], value), name
@@ -133,22 +142,6 @@ def test_the_teacher_costs_one_forward_a_batch(one_layer, classes):
 
 
 # ---- the search for λ ---------------------------------------------------------------------------------
-
-
-def pupil(fixed: set[str] = frozenset(), scenario: str = "class-incremental", **changes: Any) -> Any:
-    """As much of a learner at a second task as a search looks at."""
-    return SimpleNamespace(
-        rates=lambda: (1e-2, 1e-3),
-        tasks_seen=1,
-        fixed=frozenset(fixed),
-        scenario=scenario,
-        settings=small(**{"engine": "linear", "lam_trials": None} | changes),
-    )
-
-
-def searched(method: Any, learner: Any, score: Callable[[dict[str, Any]], float]) -> tuple[Any, list[Any]]:
-    """What a method's search decides, and every training it asks for."""
-    return drive(method.search(learner, None), score)
 
 
 def lams(made: list[Any]) -> list[float]:
@@ -196,7 +189,7 @@ def test_the_first_task_and_a_fixed_lambda_are_not_searched():
 def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(one_layer, classes):
     learner = make_learner(one_layer, LwF(), classes, small(epochs=1, engine="linear", lam_trials=None))
     strongest = [math.inf]  # what the current task bears
-    learner.score = lambda split: 0.8 if learner.method.lam <= strongest[0] else 0.4
+    scripted(learner, lambda choice: 0.8 if choice["lam"] <= strongest[0] else 0.4)
     found = []
     stream = class_stream()
     for bears, task in zip((9.0, 1.0, 0.5), stream.tasks, strict=True):

@@ -3,73 +3,21 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from torch import Tensor
+from helpers.by_hand import LR, distance, dry_learner, naive_training
+from helpers.watching import watch_measures
+from torch import Tensor, nn
 
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.steps.proximal import Pull, pulled
-
-LR = 1e-3
-
-
-def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float = LR) -> P.Params:
-    """One epoch of AdamW by hand on task loss + (lam/2) Σ alpha (θ - θ0)²; leaves the model alone."""
-    model = learner.model
-    theta = {name: weight.detach().clone() for name, weight in P.trainable(model).items()}
-    anchor = {name: value.clone() for name, value in theta.items()}
-    moment = {name: torch.zeros_like(value) for name, value in theta.items()}
-    second = {name: torch.zeros_like(value) for name, value in theta.items()}
-    batches = learner.train.order(
-        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
-    )
-    counts = learner._task.train.counts()
-    weight_of = torch.tensor([counts.total() / (len(counts) * counts[label]) for label in model.head.labels])
-    for t, indices in enumerate(batches, start=1):
-        batch = learner.train.collate(indices)
-        leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
-        model.eval()  # no dropout anyway
-        logits = P.predict(model, leaves, batch).logits.float()
-        each = -logits.log_softmax(1)[range(len(batch)), batch.labels]
-        weights = weight_of[batch.labels]
-        loss = (weights * each).sum() / weights.sum()
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
-        rate = lr * min(1.0, t / len(batches))
-        for name, gradient in zip(theta, gradients, strict=True):
-            g = gradient + lam * alpha[name] * (theta[name] - anchor[name])
-            moment[name] = 0.9 * moment[name] + 0.1 * g
-            second[name] = 0.999 * second[name] + 0.001 * g * g
-            m, v = moment[name] / (1 - 0.9**t), second[name] / (1 - 0.999**t)
-            theta[name] = theta[name] - rate * m / (v.sqrt() + 1e-8)
-    return theta
-
-
-def distance(left: P.Params, right: P.Params) -> float:
-    return max(float((left[name] - right[name]).abs().max()) for name in left)
-
-
-def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
-    """A float64 learner without any dropout, at the start of the second task, with importances made up."""
-    learner = make_learner(path, method, stream, small(epochs=1, **changes), fixed={"lr"})
-    learner.model.double()
-    learner.model.dropout.p = 0.0
-    learner.begin(stream.tasks[0])
-    learner.tasks_seen = 1
-    learner._begin_anew()
-    if "alpha" in method.state:
-        generator = torch.Generator().manual_seed(0)
-        method.alpha = {
-            name: torch.rand(value.shape, generator=generator, dtype=torch.float64)
-            for name, value in P.snapshot(learner.model).items()
-        }
-        method.tasks_pooled = 1
-    learner.begin(stream.tasks[1])
-    return learner
+from holdfast.models.classifier import Output
+from holdfast.steps.proximal import pulled
 
 
 @pytest.mark.parametrize("lam", [0.0, 3.0, 1000.0])
@@ -85,25 +33,30 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lam):
         assert distance(free, expected) > 0.05 * LR, "the penalty must show"
 
 
-def test_the_penalty_is_half_lambda(tiny_bert_dry, domains):
+class Silent(nn.Module):
+    """A model of one weight, with nothing to learn."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.w = nn.Parameter(weight)
+
+    def forward(self, batch: Any) -> Output:
+        return Output(torch.empty(0), torch.empty(0), torch.zeros(()))
+
+
+def test_the_penalty_is_half_lambda():
     """specs/importance_estimators.md, section 8: 0.0646875 and its gradient."""
     method = METHODS["mas"](lam=3.0)
-    weight = torch.nn.Parameter(torch.tensor([[0.1, -0.2], [0.05, 0.0]], dtype=torch.float64))
+    model = Silent(torch.tensor([[0.1, -0.2], [0.05, 0.0]], dtype=torch.float64))
     method.alpha = {"w": torch.tensor([[0.75, 0.75], [2.25, 3.25]], dtype=torch.float64)}
-    method.live = {"w": weight}
     anchor = {"w": torch.zeros(2, 2, dtype=torch.float64)}
-    method.pulls = {"penalty": Pull(anchor, method.alpha, method.lam)}
-
-    class Silent:
-        def __call__(self, batch):
-            return type("Output", (), {"loss": torch.zeros(())})
-
-    terms = method.losses(Silent(), None)
+    training = method.prepare(SimpleNamespace(model=model, start=anchor), None)
+    terms = training.losses(model, None)
     assert set(terms) == {"task", "penalty"}
     assert float(terms["penalty"].detach()) == pytest.approx(0.0646875, abs=1e-12)
     terms["penalty"].backward()
     expected = torch.tensor([[0.225, -0.45], [0.3375, 0.0]], dtype=torch.float64)
-    assert torch.allclose(weight.grad, expected, atol=1e-12)
+    assert torch.allclose(model.w.grad, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
@@ -172,9 +125,8 @@ def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
 def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
     learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR, penalty="proximal"), domains)
     learner.model.float()
-    learner.start_here()
     alpha = learner.method.alpha = {n: a.float() for n, a in learner.method.alpha.items()}
-    learner._start = (learner.start, learner.method.state_dict(), learner.model.memory())
+    learner.start_here()
     lam = 0.02
     expected = naive_proximal(learner, alpha, lam)
     trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
@@ -208,33 +160,25 @@ def test_a_proximal_step_keeps_double_precision():
 # ---- importance ---------------------------------------------------------------------------------------
 
 
-def test_importance_is_the_running_mean(one_layer, domains):
+def test_importance_is_the_running_mean(one_layer, domains, monkeypatch):
     learner = make_learner(one_layer, METHODS["mas"](), domains)
-    measured: list[P.Params] = []
-    original = learner.method.measure
-
-    def measure(own: Learner) -> P.Params:
-        measured.append(original(own))
-        return {name: value.clone() for name, value in measured[-1].items()}
-
-    learner.method.measure = measure
+    measured = watch_measures(monkeypatch)
     for task in domains:
         learner.learn(task)
     assert len(measured) == 3
     for name, value in learner.method.alpha.items():
-        mean = sum(one[name] for one in measured) / 3
+        mean = sum(one.found[name] for one in measured) / 3
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
 
-def test_importance_by_maximum(one_layer, domains):
+def test_importance_by_maximum(one_layer, domains, monkeypatch):
     learner = make_learner(one_layer, METHODS["mas"](pooling="max"), domains)
-    measured: list[P.Params] = []
-    original = learner.method.measure
-    learner.method.measure = lambda own: measured.append(original(own)) or measured[-1]
+    measured = watch_measures(monkeypatch)
     for task in domains.tasks[:2]:
         learner.learn(task)
+    first, second = measured
     for name, value in learner.method.alpha.items():
-        assert torch.equal(value, torch.maximum(measured[0][name], measured[1][name]))
+        assert torch.equal(value, torch.maximum(first.found[name], second.found[name]))
 
 
 # ---- the search for λ ---------------------------------------------------------------------------------

@@ -5,19 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 from conftest import assert_same_bits
+from helpers.rp2f import F64, HEAD, naive_decorrelation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from holdfast import importance
 from holdfast.data.batches import Batch, Examples
 from holdfast.heads import LinearHead
-from holdfast.importance import per_sample as importance
 from holdfast.maths.equations import fuse
 from holdfast.maths.losses import decorrelation
 from holdfast.models.classifier import Classifier, Output
 
-F64 = torch.float64
-HEAD = "head.linear.weight"
 quick = settings(max_examples=60, deadline=None)
 
 
@@ -245,24 +244,6 @@ def test_single_precision_sums_of_tiny_precisions_do_not_vanish():
 
 
 # ---- the robustness term ------------------------------------------------------------------------------
-
-
-def naive_decorrelation(features: Tensor) -> Tensor:
-    """The mean over ordered pairs of samples of (Σ_d f̃_n f̃_m)²."""
-    n, d = features.shape
-    if n == 1:
-        return features.new_zeros(())
-    standard = []
-    for row in features:
-        mean = row.sum() / d
-        variance = ((row - mean) ** 2).sum() / (d - 1)
-        standard.append((row - mean) / (1e-8 + variance).sqrt())
-    total = features.new_zeros(())
-    for i in range(n):
-        for j in range(n):
-            if i != j:
-                total = total + (standard[i] * standard[j]).sum() ** 2
-    return total / (n * (n - 1))
 
 
 @quick

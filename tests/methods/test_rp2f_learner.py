@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_rp2f import HEAD, naive_decorrelation
-from test_rp2f_training import distance
+from helpers.rp2f import HEAD, naive_decorrelation
+from helpers.watching import watch_trainings
+from helpers.weights import distance
 
-from holdfast.data.batches import Batch
+from holdfast import importance
 from holdfast.data.tasks import Stream
-from holdfast.importance import per_sample as importance
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
+from holdfast.methods.base import Method, Training
 
 # ---- the learner runs free ----------------------------------------------------------------------------
 
@@ -33,28 +34,30 @@ def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> Le
     return learner
 
 
-def spied(learner: Learner) -> list[tuple[P.Params, P.Params]]:
+def spied(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[tuple[P.Params, P.Params]]:
     """At every look at the deployed weights: those, and the model's own."""
-    method, seen = learner.method, []
-    deployed = method.deployed
+    seen: list[tuple[P.Params, P.Params]] = []
+    deployed = type(learner.method).deployed
 
-    def spy(own: Learner, task: Any) -> P.Params:
-        found = deployed(own, task)
+    def spy(method: Method, own: Learner, training: Training, epoch: int) -> P.Params:
+        found = deployed(method, own, training, epoch)
+        assert own is learner
+        assert epoch == len(seen)
         seen.append((found, P.snapshot(own.model)))
         return found
 
-    method.deployed = spy
+    monkeypatch.setattr(type(learner.method), "deployed", spy)
     return seen
 
 
 @pytest.mark.parametrize("continues", [True, False])
 @pytest.mark.parametrize("stream_name", ["classes", "domains"])
-def test_where_the_learner_starts(one_layer, stream_name, continues, request):
+def test_where_the_learner_starts(one_layer, stream_name, continues, request, monkeypatch):
     stream = request.getfixturevalue(stream_name)
     learner = second_task(one_layer, stream, small(epochs=1), continues=continues)
     start, free = P.snapshot(learner.model), learner.method.state_dict()["free"]
     assert distance(start, free) > 1e-2
-    seen = spied(learner)
+    seen = spied(learner, monkeypatch)
     learner.trial(stream.tasks[1], {"lr": 1e-2})
     deployed, live = seen[0]
     assert_same_bits(deployed, start)
@@ -66,35 +69,37 @@ def test_where_the_learner_starts(one_layer, stream_name, continues, request):
 def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind):
     learner = second_task(one_layer, classes, importance=kind)
     method, task = learner.method, classes.tasks[1]
-    method.before_task(learner, task)
+    training = method.prepare(learner, task)
+    P.restore(learner.model, {name: value + 1e-3 for name, value in training.begin.items()})  # some steps on
     learner.model.train()
-    method.losses(learner.model, learner.train.collate(range(4)))["task"].backward()
+    training.losses(learner.model, learner.train.collate(range(4)))["task"].backward()
     gradients = {name: weight.grad.clone() for name, weight in P.trainable(learner.model).items()}
-    before, past = weights_of(learner), method.state_dict()["precision"]
+    before, state = weights_of(learner), method.state_dict()
     random = torch.get_rng_state()
-    first = method.deployed(learner, task)
+    first = method.deployed(learner, training, 1)
     assert_same_bits(weights_of(learner), before)
     assert_same_bits({n: w.grad for n, w in P.trainable(learner.model).items()}, gradients)
-    assert_same_bits(method.precision, past)
+    for group, own in state.items():
+        assert_same_bits(getattr(method, group), own)
     assert learner.model.training
     assert torch.equal(torch.get_rng_state(), random)
-    assert_same_bits(method.deployed(learner, task), first)
-    assert distance(first, method.free) > 0
+    assert_same_bits(training.carried["free"], P.snapshot(learner.model))
+    assert_same_bits(method.deployed(learner, training, 2), first)
+    assert distance(first, training.carried["free"]) > 0
 
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
 @pytest.mark.parametrize("continues", [True, False])
-def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues):
+def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues, monkeypatch):
     """Without the robustness term it is SEQ from the learner's weights, epoch by epoch, dropout included."""
     learner = second_task(one_layer, classes, importance=kind, continues=continues)
     origin = learner.method.free if continues else learner.start
     seq = make_learner(one_layer, METHODS["seq"](), classes, learner.settings)
     seq.begin(classes.tasks[0])
-    seq._begin_anew()
     P.restore(seq.model, {name: value[:2] if "head." in name else value for name, value in origin.items()})
     seq.begin(classes.tasks[1])
     assert_same_bits(P.snapshot(seq.model), origin)
-    ours, theirs = spied(learner), spied(seq)
+    ours, theirs = spied(learner, monkeypatch), spied(seq, monkeypatch)
     learner.trial(classes.tasks[1], {"lr": 1e-2})
     seq.trial(classes.tasks[1], {"lr": 1e-2})
     assert len(ours) == len(theirs) == 3
@@ -121,13 +126,13 @@ def test_the_robustness_term_is_of_the_sentence_vectors(tiny_bert_dry, classes):
     learner.begin(classes.tasks[0])
     batch = learner.train.collate(range(5))
     learner.model.eval()
-    terms = method.losses(learner.model, batch)
+    terms = method.prepare(learner, classes.tasks[0]).losses(learner.model, batch)
     features = learner.model.features(batch).detach().double()
     assert set(terms) == {"task", "robustness"}
     expected = 0.5 * float(naive_decorrelation(features))
     assert float(terms["robustness"].detach()) == pytest.approx(expected, rel=1e-4)
     method.lam = 0.0
-    assert set(method.losses(learner.model, batch)) == {"task"}
+    assert set(method.prepare(learner, classes.tasks[0]).losses(learner.model, batch)) == {"task"}
 
 
 def test_new_head_rows_are_the_learners(one_layer, classes):
@@ -165,7 +170,6 @@ def test_precision_adds_up_over_tasks(one_layer, domains):
         learner.begin(task)  # its sentences once more
         with P.using(learner.model, method.free):
             own = importance.fisher(learner.model, learner.train)
-        learner._begin_anew()
         total = {name: total.get(name, 0) + value for name, value in own.items()}
         for name, value in method.precision.items():
             assert torch.allclose(value, total[name], rtol=1e-3, atol=1e-9), (k, name)
@@ -266,18 +270,12 @@ def test_the_grid_after_the_rate(one_layer, classes):
 
 
 @pytest.mark.parametrize("grids", ["product", "after"])
-def test_a_fixed_lambda_is_honoured(one_layer, classes, grids):
+def test_a_fixed_lambda_is_honoured(one_layer, classes, grids, monkeypatch):
     learner = grid_learner(one_layer, classes, grids, {"lam"}, lam=0.25)
-    seen: set[float] = set()
-    original = learner.method.losses
-
-    def losses(model: Any, batch: Batch) -> Any:
-        seen.add(learner.method.lam)
-        return original(model, batch)
-
-    learner.method.losses = losses
+    made = watch_trainings(monkeypatch)
     assert tried(learner, classes.tasks[0]) == [{"lr": 1e-2}, {"lr": 1e-3}]
-    assert seen == {0.25}
+    assert [one.method.lam for one in made] == [0.25, 0.25]
+    assert all("robustness" in one.training.terms for one in made)
     assert learner.method.lam == 0.25
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, lopsided, make_learner, small
-from test_rp2f import F64, naive_decorrelation
+from helpers.rp2f import F64, naive_decorrelation
+from helpers.weights import distance
 from torch import Tensor
 
 from holdfast.data.batches import Batch
@@ -36,7 +37,6 @@ def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learn
         noise = torch.randn(value.shape, generator=generator, dtype=F64)
         method.free[name] = value + 0.02 * noise
     learner.tasks_seen = 1
-    learner._begin_anew()
     learner.begin(stream.tasks[1])
     return learner
 
@@ -122,10 +122,6 @@ class Naive:
                 mean[name] = torch.where(total > 0, weighted, theta[name])
             history.append((mean, dict(theta), precision, self.valid_loss(mean)))
         return history
-
-
-def distance(left: P.Params, right: P.Params) -> float:
-    return max(float((left[name].double() - right[name].double()).abs().max()) for name in right)
 
 
 @pytest.mark.parametrize(("lr", "best"), [(LR, 2), (0.1, 1), (0.3, 0)])

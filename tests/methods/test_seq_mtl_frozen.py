@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_mas import LR, distance, dry_learner, naive_training
+from helpers.by_hand import LR, distance, dry_learner, naive_training
 
 from holdfast.maths import params as P
 from holdfast.methods import METHODS

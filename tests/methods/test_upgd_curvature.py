@@ -8,39 +8,31 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same_bits, make_learner, small, weights_of
-from test_upgd import HEAD, LR, Naive, distance, dry_learner, upgd
+from helpers.upgd import HEAD, LR, Naive, dry_learner, prepared, upgd, watch_curvatures
+from helpers.weights import distance
 from torch import Tensor
 
 from holdfast.data.batches import Batch
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.losses import Objective
-from holdfast.methods.base import Method
-from holdfast.steps import upgd as optim
+from holdfast.methods.base import Training
+from holdfast.steps.upgd import hutchinson
 
 # ---- curvature ----------------------------------------------------------------------------------------
 
 
 def test_curvature_is_measured_every_so_often(tiny_bert, classes, monkeypatch):
     calls: list[int] = []
-    measured: list[P.Params] = []
-    method = upgd(every=3)
-    original = optim.hutchinson
+    measured = watch_curvatures(monkeypatch)
 
     def spy(*args: Any) -> P.Params:
-        calls.append(method.batches - 1)
-        return original(*args)
+        calls.append(len(measured))  # steps taken so far
+        return hutchinson(*args)
 
-    monkeypatch.setattr(optim, "hutchinson", spy)
+    monkeypatch.setattr("holdfast.methods.upgd.hutchinson", spy)
     settings = small(epochs=3, patience=3, batch_size=7)  # four batches of 24 sentences
-    learner = make_learner(tiny_bert, method, classes, settings, fixed={"lr"})
-    step = optim.UPGD.step
-
-    def stepped(own: Any, *args: Any) -> Any:
-        measured.append({name: value.clone() for name, value in own.curvature.items()})
-        return step(own, *args)
-
-    monkeypatch.setattr(optim.UPGD, "step", stepped)
+    learner = make_learner(tiny_bert, upgd(every=3), classes, settings, fixed={"lr"})
     lesson = learner.learn(classes.tasks[0])
     assert calls == [0, 3, 6, 9], "steps of the training, not of an epoch"
     assert lesson.chosen_passes["curvature"] == {"forward": 0, "backward": 8}
@@ -71,42 +63,44 @@ def test_first_order_never_looks_at_curvature(tiny_bert, classes, monkeypatch):
     def refuse(*_: Any) -> None:
         raise AssertionError("no curvature was asked for")
 
-    monkeypatch.setattr(optim, "hutchinson", refuse)
+    monkeypatch.setattr("holdfast.methods.upgd.hutchinson", refuse)
     monkeypatch.setattr(Objective, "curvature", refuse)
     learner = make_learner(tiny_bert, upgd(order="first"), classes, small(epochs=1), fixed={"lr"})
+    measured = watch_curvatures(monkeypatch)
     learner.learn(classes.tasks[0])
-    assert learner.method.measured == {}
+    assert measured == [{}, {}, {}]
 
 
 def test_nothing_watches_the_head_after_a_step(tiny, classes):
     learner = Learner(tiny, upgd())
     learner.begin(classes.tasks[0])
-    learner.method.before_task(learner, classes.tasks[0])
-    learner.method.losses(learner.model, learner.train.collate(range(4)))
+    training, measured = prepared(learner, classes.tasks[0])
+    training.losses(learner.model, learner.train.collate(range(4)))
+    assert HEAD in measured
     assert not learner.model.head.linear._forward_hooks
 
 
-def gradients(learner: Learner, method: Method, batch: Batch, seed: int = 5) -> tuple[P.Params, Tensor]:
+def gradients(learner: Learner, training: Training, batch: Batch, seed: int = 5) -> tuple[P.Params, Tensor]:
     """Those of one batch in training mode, and the next number of the global generator."""
     learner.model.train()
     learner.model.zero_grad()
     torch.manual_seed(seed)
-    sum(method.losses(learner.model, batch).values()).backward()
+    sum(training.losses(learner.model, batch).values()).backward()
     return {name: weight.grad.clone() for name, weight in P.trainable(learner.model).items()}, torch.rand(1)
 
 
 @pytest.mark.parametrize("curvature", ["hutchinson", "head"])
 def test_the_gradient_is_the_plain_one_under_the_same_dropout(tiny_bert, classes, curvature):
-    method = upgd(curvature=curvature)
-    learner = make_learner(tiny_bert, method, classes)
+    learner = make_learner(tiny_bert, upgd(curvature=curvature), classes)
     learner.begin(classes.tasks[0])
     assert learner.model.encoder.config._attn_implementation == "sdpa"
     assert learner.model.encoder.config.attention_probs_dropout_prob > 0
-    method.before_task(learner, classes.tasks[0])
+    training, measured = prepared(learner, classes.tasks[0])
     batch = learner.train.collate(range(8))
-    plain, after_plain = gradients(learner, Method(), batch)
-    own, after_own = gradients(learner, method, batch)
-    other, _ = gradients(learner, Method(), batch, seed=6)
+    plain, after_plain = gradients(learner, Training(LR), batch)
+    own, after_own = gradients(learner, training, batch)
+    other, _ = gradients(learner, Training(LR), batch, seed=6)
+    assert measured
     assert distance(own, plain) < 1e-6
     assert distance(other, plain) > 1e-3, "dropout must show"
     assert torch.equal(after_plain, after_own), "no more random numbers than the plain pass"
@@ -114,13 +108,12 @@ def test_the_gradient_is_the_plain_one_under_the_same_dropout(tiny_bert, classes
 
 def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
     """z ⊙ Hz of the very loss that is trained: the gradient of z·g, with dropout frozen by its seed."""
-    method = upgd()
-    learner = make_learner(tiny_bert, method, classes)
+    learner = make_learner(tiny_bert, upgd(), classes)
     learner.begin(classes.tasks[0])
-    method.before_task(learner, classes.tasks[0])
+    training, measured = prepared(learner, classes.tasks[0])
     batch = learner.train.collate(range(8))
-    gradients(learner, method, batch)
-    found = {name: value.double() for name, value in method.measured.items()}
+    gradients(learner, training, batch)
+    found = {name: value.double() for name, value in measured.items()}
 
     learner.model.double()
     signs = torch.Generator().manual_seed(learner.task_seed)
@@ -133,7 +126,7 @@ def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
     start, eps, ends = P.snapshot(learner.model), 1e-3, []
     for sign in (1, -1):
         P.restore(learner.model, {n: v + sign * eps * z[n] if n in z else v for n, v in start.items()})
-        ends.append(gradients(learner, Method(), batch)[0])
+        ends.append(gradients(learner, Training(LR), batch)[0])
     for name in z:
         expected = z[name] * (ends[0][name] - ends[1][name]) / (2 * eps)
         scale = float(expected.abs().max())
@@ -144,8 +137,7 @@ def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
 def test_long_and_short_sentences_in_one_batch(tiny_bert_dry, domains):
     """Groups of like length pass the encoder one by one, the head once."""
     learner = dry_learner(tiny_bert_dry, upgd(), domains)
-    method = learner.method
-    method.before_task(learner, domains.tasks[1])
+    training, measured = prepared(learner, domains.tasks[1])
     words = list(learner.train.tokens[0][1:-1])
     tokens = [
         [*row[:1], *words * 8, *row[-1:]] if i < 3 else row for i, row in enumerate(learner.train.tokens)
@@ -159,20 +151,21 @@ def test_long_and_short_sentences_in_one_batch(tiny_bert_dry, domains):
     head = naive.of_head(theta, batch)
     trunk = naive.estimate(theta, batch, torch.Generator().manual_seed(learner.task_seed))
     learner.model.float()
-    method.losses(learner.model, batch)
+    training.losses(learner.model, batch)
     for name, expected in (head | trunk).items():
-        error = float((method.measured[name].double() - expected).abs().max())
+        error = float((measured[name].double() - expected).abs().max())
         assert error < 1e-3 * float(expected.abs().max()), name
 
 
-def test_half_precision_weights_have_single_precision_utilities(tiny_bert, classes):
+def test_half_precision_weights_have_single_precision_utilities(tiny_bert, classes, monkeypatch):
     learner = make_learner(tiny_bert, upgd(), classes, small(epochs=1), fixed={"lr"})
     learner.model.bfloat16()
+    measured = watch_curvatures(monkeypatch)
     learner.learn(classes.tasks[0])
     learner.learn(classes.tasks[1])
     assert {weight.dtype for weight in P.trainable(learner.model).values()} == {torch.bfloat16}
     assert {value.dtype for value in learner.method.utility.values()} == {torch.float32}
-    assert {value.dtype for value in learner.method.measured.values()} == {torch.float32}
+    assert {value.dtype for curvature in measured for value in curvature.values()} == {torch.float32}
     assert all(torch.isfinite(value).all() for value in learner.method.utility.values())
     assert float(learner.method.steps[HEAD]) == 6
 

@@ -8,7 +8,7 @@ import pytest
 from browser import CHROMIUM, browser
 from test_report import joint, matrix, put, spec
 
-from holdfast.report import write_report
+from holdfast.studies.views import write_report
 
 SPREAD = {"encoder.layer.0.adapter.down.weight": {"bins": [1] * 20, "mean": 0.5, "tau": 0.4}}
 pytestmark = [

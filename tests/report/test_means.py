@@ -10,9 +10,9 @@ from test_misreadings import figure_of
 from test_report import matrix, put, spec
 
 from holdfast.bench import Spec
-from holdfast.report import write_report
 from holdfast.report.means import against_best, mean_of, ranks, units
 from holdfast.report.tables import Table
+from holdfast.studies.views import write_report
 
 
 def tables_of(folder: Path) -> dict[str, Table]:

@@ -11,9 +11,9 @@ import pytest
 from records_by_hand import matrix, record_of
 from test_report import put, rows_of, spec, suite_folder
 
-from holdfast.report import write_report
 from holdfast.report.means import ranks
 from holdfast.report.tables import Cell, Table, latex, markdown
+from holdfast.studies.views import write_report
 
 
 def figure_of(page: Path, title: str) -> dict[str, Any]:

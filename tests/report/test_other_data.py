@@ -16,11 +16,12 @@ from test_report import put, spec
 from holdfast.bench import Spec
 from holdfast.bench.bench import _keep_manifest
 from holdfast.bench.suite import Suite
-from holdfast.report import page, write_report
+from holdfast.report import page
 from holdfast.report.figures import search_trace
 from holdfast.report.means import against_best
 from holdfast.report.runs import Run
 from holdfast.report.statistics import holm
+from holdfast.studies.views import write_report
 
 
 def texts(table: Any) -> list[list[str]]:

@@ -12,7 +12,7 @@ from records_by_hand import matrix, record_of
 from test_report import folder, spec  # noqa: F401
 
 from holdfast.bench.records import NotARecord, check_record
-from holdfast.report import write_report
+from holdfast.studies.views import write_report
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ from records_by_hand import joint, matrix, record_of
 from rich.console import Console
 
 from holdfast.bench import Spec
-from holdfast.bench.suite import load_suite
 from holdfast.errors import HoldfastError
-from holdfast.report import write_report
 from holdfast.report.runs import load_sections
 from holdfast.report.statistics import compare, estimate, holm
 from holdfast.report.tables import Cell, Table, as_csv, latex, markdown, ranked, show
+from holdfast.studies.suites import load_suite
+from holdfast.studies.views import write_report
 
 
 def put(folder: Path, spec: Spec, F: list[list[float | None]], **rest: Any) -> str:

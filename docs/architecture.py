@@ -1,0 +1,105 @@
+"""Read the package's imports, and draw its layers into docs/architecture.md: `make docs` runs this.
+
+Imports inside functions and under TYPE_CHECKING count: a reader has to know those modules too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "holdfast"
+PAGE = Path(__file__).parent / "architecture.md"
+BEGIN, END = "<!-- layers: written by docs/architecture.py -->\n", "<!-- end of layers -->"
+# From the ground up. A package imports from itself and from those before it.
+LAYERS = {
+    "root": "errors, fields, settings, events, distributed",
+    "maths": "the paper's equations, losses, metrics",
+    "storage": "atomic files, locks, generations",
+    "data": "tasks, streams, batches, readers",
+    "heads": "trained and closed-form heads",
+    "models": "encoder, adapters, weights without a hub",
+    "importance": "estimators, relative importance",
+    "steps": "proximal pull, projection, UPGD",
+    "methods": "the contract, the search, one file per method",
+    "learning": "Learner, fit, trials, directories",
+    "everyday": "teach, predict, forget, evaluate",
+    "lm": "protecting a language model",
+    "bench": "suites, runs, records, engines",
+    "report": "records to tables, figures, a page",
+    "studies": "the paper's and our own studies",
+    "app": "the command line",
+}
+EXEMPT = ("holdfast", "holdfast.__main__")
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imports(source: str, known: Mapping[str, object] = MODULES) -> set[str]:
+    """Return all modules that a source imports, wherever it does; a name of ours counts as its module."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                raise ValueError("relative imports are not used")
+            base = node.module or ""
+            found |= {f"{base}.{a.name}" if f"{base}.{a.name}" in known else base for a in node.names}
+    return found
+
+
+def imports_of(name: str) -> set[str]:
+    """Return all modules that one of our modules imports."""
+    return imports(MODULES[name].read_text())
+
+
+def layer_of(name: str) -> str:
+    """Return the layer of one of our modules."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "root"
+
+
+def edges() -> Iterator[tuple[str, str]]:
+    """Yield each import of one of our modules by another; `holdfast/__init__.py` is exempt."""
+    for name in MODULES:
+        if name not in EXEMPT:
+            yield from ((name, other) for other in sorted(imports_of(name)) if other in MODULES)
+
+
+def drawn() -> str:
+    """Return the layers as a Mermaid diagram: how many modules of one import from which others."""
+    between = Counter(
+        (layer_of(one), layer_of(other)) for one, other in set(edges()) if layer_of(one) != layer_of(other)
+    )
+    lines = ["```mermaid", "flowchart BT"]
+    lines += [f'  {layer}["<b>{layer}</b><br/>{what}"]' for layer, what in LAYERS.items()]
+    reach = {layer: {other for one, other in between if one == layer} for layer in LAYERS}
+    for layer in LAYERS:
+        # What is reached through another layer anyway would only fill the picture with lines.
+        through = {far for near in reach[layer] for far in _all(near, reach)}
+        lines += [f"  {layer} --> {other}" for other in LAYERS if other in reach[layer] - through]
+    return "\n".join([*lines, "```", ""])
+
+
+def _all(layer: str, reach: Mapping[str, set[str]]) -> set[str]:
+    return reach[layer].union(*(_all(other, reach) for other in reach[layer]))
+
+
+def page(text: str) -> str:
+    """Return the page with the layers as they are now."""
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + drawn() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))

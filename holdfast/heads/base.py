@@ -1,0 +1,135 @@
+"""Head: what turns a sentence vector into one score per label, and how it learns a task."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.data.tasks import Task
+from holdfast.errors import HoldfastError
+from holdfast.maths.equations import Params
+from holdfast.maths.metrics import macro_f1
+
+NO_DISTANCE = "this head has no distance to tell unknown inputs by; begin with slda or klda"
+
+
+class Taught(NamedTuple):
+    """Sentence vectors and their labels."""
+
+    features: Tensor
+    labels: Sequence[str]
+
+
+class Vectors(Protocol):
+    """The sentence vectors of the task at hand, computed when they are asked for."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether training has changed the encoder."""
+
+    def before(self, part: Literal["train", "valid"]) -> Taught:
+        """Vectors of a split where the task starts."""
+
+    def after(self, part: Literal["train", "valid"]) -> Taught:
+        """Vectors of a split with the weights as they are now."""
+
+
+class Head(nn.Module, ABC):
+    """Scores per label. Rows are keyed by label strings; no task id is ever given."""
+
+    trained: ClassVar[bool]
+    """Whether its weights are trained by gradient; otherwise it absorbs vectors."""
+    has_past: ClassVar[bool]
+    """Whether training sees rows of earlier tasks, which the loss must balance against."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.labels: list[str] = []
+        self.seen: list[str] = []
+        self.seed = seed
+
+    # ---- labels -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def add(self, labels: Sequence[str]) -> Params:
+        """Make room for labels that have none; return the initial values of new weights, by name."""
+
+    @abstractmethod
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        """Start over with these labels, for weights or statistics that are about to be loaded."""
+
+    def teach(self, labels: Sequence[str]) -> None:
+        """Mark labels as seen."""
+        self.seen += [label for label in dict.fromkeys(labels) if label not in self.seen]
+
+    @abstractmethod
+    def forget(self, label: str) -> str:
+        """Drop a label; return what still carries traces of it, or an empty string."""
+
+    @abstractmethod
+    def visible_rows(self) -> list[int]:
+        """Return the rows that importance and prediction look at."""
+
+    # ---- learning ---------------------------------------------------------------------------------------
+
+    def admit(self, task: Task) -> None:
+        """Refuse a task this head cannot learn, before anything is trained."""
+        if not len(task.train):
+            raise HoldfastError(f"task {task.name!r} has no training sentences")
+
+    @abstractmethod
+    def probe(self, labels: Sequence[str]) -> Head:
+        """Return the head that the encoder is trained under: this one, or a throw-away one."""
+
+    def absorb(self, vectors: Vectors) -> dict[str, float]:
+        """Take the task's training sentences in, without gradients; return what to note about it."""
+        return {}
+
+    def absorb_valid(self, vectors: Vectors) -> None:
+        """Take validation sentences in as well, once they have served."""
+
+    def statistics(self) -> Params:
+        """Return what is remembered beside weights, by name."""
+        return {}
+
+    def load_statistics(self, statistics: Params) -> None:
+        """Put back what `statistics` gave."""
+
+    # ---- use --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def forward(self, features: Tensor) -> Tensor:
+        """Return one score per row and sentence."""
+
+    @abstractmethod
+    def answers(self, features: Tensor, logits: Tensor) -> Tensor:
+        """Return the outputs whose dependence on the weights importance measures."""
+
+    @property
+    @abstractmethod
+    def temperature(self) -> float:
+        """The number that scores are divided by to become probabilities."""
+
+    @torch.no_grad()
+    def predict(self, features: Tensor, rows: Sequence[int] | None = None) -> list[str]:
+        """Return the label of each sentence vector, among some rows or all visible ones."""
+        visible = self.visible_rows() if rows is None else list(rows)
+        best = self(features)[:, visible].argmax(1)
+        return [self.labels[visible[i]] for i in best.tolist()]
+
+    def score(self, data: Taught, rows: Sequence[int] | None = None) -> float:
+        """Return the macro-F1 on sentence vectors; NaN if there are none."""
+        return macro_f1(data.labels, self.predict(data.features, rows)) if len(data.labels) else math.nan
+
+    def distances(self, features: Tensor) -> Tensor:
+        """Return how far each sentence is from anything known."""
+        raise HoldfastError(NO_DISTANCE)
+
+    def threshold(self, keep: float) -> float:
+        """Return the distance within which this share of known sentences lies."""
+        raise HoldfastError(NO_DISTANCE)

@@ -1,0 +1,75 @@
+"""Relative importance: what the past needs more than the present does (equations 4 and 5 of the paper).
+
+Used for classifiers by `methods/la.py` and for language models by `lm/protect.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.maths.params import Params, layer_of
+
+
+class Relative(NamedTuple):
+    """The relative importance ρ of one tensor's weights, and the cut-off τ between high and low."""
+
+    rho: Tensor
+    tau: float
+
+
+def relative(
+    past: Params, ahead: Params, *, fraction: float = 0.8, tau: float | None = None
+) -> dict[str, Relative]:
+    """ρ and τ of every tensor: equation 4. τ is a fraction of the tensor's mean ρ, or fixed."""
+    found = {}
+    for name, value in past.items():
+        rho = relative_importance(value, ahead[name])
+        found[name] = Relative(rho, cutoff(rho, fraction) if tau is None else tau)
+    return found
+
+
+def modified(
+    past: Params,
+    among: Mapping[str, Relative],
+    *,
+    lam: float,
+    lam_max: float,
+    up: float,
+    down: float,
+    strategy: Strategy = "balance",
+) -> Params:
+    """α': equation 5 for the tensors in `among`, α_{k-1} for the others.
+
+    `up` places λ_up between its bounds: 0 is 1/τ, 1 is λ_max/λ.
+    """
+    weights = dict(past)
+    for name, (rho, tau) in among.items():
+        lowest, highest = up_bounds(tau, lam, lam_max)
+        lam_up = lowest + up * (highest - lowest)
+        weights[name] = modulate(past[name], rho, tau, lam_up, down, strategy)
+    return weights
+
+
+def mean_by_layer(among: Mapping[str, Relative]) -> dict[str, float]:
+    """The mean ρ of each layer."""
+    layers: dict[str, list[Tensor]] = {}
+    for name, (rho, _) in among.items():
+        layers.setdefault(layer_of(name), []).append(rho.flatten())
+    return {layer: round(float(torch.cat(parts).mean()), 4) for layer, parts in layers.items()}
+
+
+def histograms(among: Mapping[str, Relative]) -> dict[str, dict[str, Any]]:
+    """The distribution of ρ in each tensor, in twentieths from 0 to 1, with its mean and τ."""
+    return {
+        name: {
+            "bins": torch.histc(rho.float(), bins=20, min=0, max=1).int().tolist(),
+            "mean": round(float(rho.mean()), 4),
+            "tau": round(float(tau), 4),
+        }
+        for name, (rho, tau) in among.items()
+    }

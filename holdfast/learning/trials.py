@@ -1,0 +1,171 @@
+"""Trials: finished trainings on disk, each found by a hash of everything that decides it.
+
+A killed run finds its trainings there, and runs of one study share those that they would repeat. Nothing has
+to be there and nothing there changes a number: a training is found only by a run that would have made it bit
+for bit, with the same code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from holdfast.errors import HoldfastError
+from holdfast.learning.passes import Passes
+from holdfast.maths.params import Params
+from holdfast.methods.search import Choice
+from holdfast.storage.generations import read_meta, read_tensors
+
+PACKAGE = Path(__file__).parents[1]
+DECIDING = (
+    *("distributed.py", "settings.py", "maths", "data/batches.py", "data/objective.py", "data/tasks.py"),
+    *("heads", "models", "importance", "steps", "methods", "learning"),
+)
+"""The code that a training goes through."""
+LIBRARIES = {name: version(name) for name in ("transformers", "tokenizers", "accelerate")}
+
+
+@dataclass
+class StoredTrial:
+    """One finished training. Its weights stay on disk until they are read."""
+
+    path: Path
+    device: torch.device
+    choice: Choice
+    score: float
+    """Validation macro-F1; NaN where there are no validation sentences."""
+    fit: dict[str, Any]
+    state: dict[str, Any]
+    passes: Passes
+    borrowed: dict[str, Passes]
+    """Work done once per task that this training relied on, such as the look-ahead."""
+    seconds: float
+    found: bool = False
+    """Whether it was there already, made before a kill or by another run."""
+
+    @property
+    def params(self) -> Params:
+        """The weights it ended with."""
+        return self.read()["weights"]
+
+    def read(self) -> dict[str, Params]:
+        """Return the weights and the method's state it ended with."""
+        return read_tensors(self.path, self.device)[0]
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a record keeps of it."""
+        return {"choice": self.choice, "score": self.score, **self.fit}
+
+
+@functools.cache
+def code_hash() -> str:
+    """Return a hash of the code that decides a training: other code may train otherwise."""
+    total = hashlib.sha256()
+    for place in map(PACKAGE.joinpath, DECIDING):
+        for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            total.update(path.relative_to(PACKAGE).as_posix().encode() + b"\0" + path.read_bytes())
+    return total.hexdigest()
+
+
+def place_of(directory: Path, *decides: Any) -> Path:
+    """Return where the training that these things decide is, or belongs, in a directory of trials."""
+    common = [code_hash(), torch.__version__, LIBRARIES, torch.get_num_threads()]
+    return directory / f"{hash_of(*common, *decides)[:24]}.trial"
+
+
+def hash_of(*values: Any) -> str:
+    """Return a hash of tensors and JSON, however nested."""
+    total = hashlib.sha256()
+    _feed(total, list(values))
+    return total.hexdigest()
+
+
+def _feed(total: Any, value: Any) -> None:
+    if isinstance(value, Tensor):
+        total.update(f"{value.dtype}{tuple(value.shape)}".encode())
+        total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    elif isinstance(value, Mapping):
+        total.update(f"{{{len(value)}".encode())
+        for name in sorted(value):
+            total.update(json.dumps(name).encode())
+            _feed(total, value[name])
+    elif isinstance(value, list | tuple):
+        total.update(f"[{len(value)}".encode())
+        for item in value:
+            _feed(total, item)
+    else:
+        total.update(json.dumps(value).encode())
+
+
+class Workspace:
+    """A directory of trials: the one that was given, or one that goes with the process."""
+
+    def __init__(self, given: Path | None, accelerator: Accelerator) -> None:
+        self.given = given
+        self.accelerator = accelerator
+        self._retired: list[Path] = []
+
+    @cached_property
+    def directory(self) -> Path:
+        """The directory, made when it is first asked for; one for all processes."""
+        if self.given is not None:
+            try:
+                self.given.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise HoldfastError(f"cannot write to {self.given}: {error.strerror or error}") from error
+            return self.given
+        name = [""]
+        if self.accelerator.is_main_process:
+            self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
+            name = [self._temporary.name]
+        return Path(broadcast_object_list(name)[0])
+
+    def agreed(self, path: Path) -> Path:
+        """Return the main process's path for all: each may have a temporary directory of its own."""
+        if self.accelerator.num_processes == 1:
+            return path
+        return Path(broadcast_object_list([str(path)])[0])
+
+    def has(self, path: Path) -> bool:
+        """Return whether a trial is there, as the main process sees it: all train, or none does."""
+        if self.accelerator.num_processes == 1:
+            return _is_whole(path)
+        return bool(broadcast_object_list([_is_whole(path)])[0])
+
+    def retire(self, trials: Sequence[Path]) -> None:
+        """Delete the trials of the task before, if the directory is our own.
+
+        Those of the latest task stay readable through its lesson. In a directory that was given all of them
+        wait for a run that starts over.
+        """
+        if self.given is None and self.accelerator.is_main_process:
+            for path in set(self._retired) - set(trials):
+                path.unlink(missing_ok=True)
+            self._retired = [path for path in trials if path.parent == self.directory]
+
+    def clear(self) -> None:
+        """Delete all trials."""
+        for path in self.directory.glob("*.trial"):
+            path.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a trial can be read; what a failing disk has damaged is made again."""
+    try:
+        read_meta(path)
+    except HoldfastError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""A trunk that learns under discriminant analysis: whether to move it, and how far."""
+
+from __future__ import annotations
+
+import math
+
+from holdfast.data.tasks import Task
+from holdfast.methods import search
+from holdfast.methods.base import LearnerView, Plan
+from holdfast.methods.quadratic import Holds, lam_points, measured
+from holdfast.methods.search import Choice, Decision, Trial
+
+FAR = 2  # of the points of λ: as a proximal step 100/(lr max α) moves no feature by a thousandth
+STILL: Choice = {"lr": 0.0, "lam": math.inf}
+"""The hyper-parameters of a trunk that does not move."""
+
+
+def moves(method: Holds) -> bool:
+    """Whether the trunk moves: not with λ = ∞, for under a computed head nothing else is left to train."""
+    return method.lr > 0 and math.isfinite(method.lam)
+
+
+def can_train(task: Task) -> bool:
+    """Whether a task has what a training needs: two labels, and validation sentences."""
+    return len(task.labels) > 1 and len(task.valid) > 0
+
+
+def stand_in(method: Holds, learner: LearnerView) -> None:
+    """Measure α on the sentences at hand, if nothing was measured while the trunk stood still.
+
+    That needs an importance without labels. Trainings start from here then.
+    """
+    if learner.tasks_seen and not method.alpha:
+        estimator = method.estimator()
+        method.alpha = learner.once("importance", lambda: measured(learner, estimator, method.trace))
+        method.tasks_pooled = learner.tasks_seen
+        learner.start_here()
+
+
+def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) -> Plan:
+    """Stay if that keeps thr of what training can reach, on the first task too; otherwise search."""
+    if "lam" in learner.fixed:
+        stand_in(method, learner)
+        return (yield from moving)
+    still: Trial = yield STILL
+    if not can_train(task):
+        return Decision(still, {"flags": ["nothing to train on"]})
+    # No training can score more than 1: a still trunk that reaches thr itself need not be compared.
+    share = search.share_to_keep(method.thr, learner.scenario)
+    if still.score >= share:
+        return Decision(still, {"flags": ["saturated"]})
+    stand_in(method, learner)
+    gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
+    if still.score >= share * gold.score:
+        return Decision(still, {"gold": gold.score, "flags": ["saturated"]})
+    return (yield from moving)
+
+
+def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -> Plan:
+    """Search the learning rate, then λ down from the previous one, or from where nothing moves.
+
+    λ_max is the next stronger point of the grid, or a previous λ that is kept at once: no training has to be
+    spent on finding where too strong begins.
+    """
+    gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
+
+    def at(lam: float) -> Choice:
+        return gold.choice | {"lam": float(lam)} | (rest or {})
+
+    if not learner.tasks_seen:
+        return Decision(gold, {"gold": gold.score})
+    if "lam" in learner.fixed:
+        return Decision((yield at(method.lam)), {"gold": gold.score})
+    still = yield STILL
+    enough = search.share_to_keep(method.thr, learner.scenario) * gold.score
+    grid, strongest = search.lam_grid(learner.settings), lam_points(method.alpha, gold)[FAR]
+    previous = min(method.lam, strongest) if method.tasks_pooled > 1 and method.lam > 0 else strongest
+    found = yield from search.strongest(
+        previous, at, lambda trial: trial.score >= enough, gold, known={strongest: still}, **grid
+    )
+    lam_max = previous if found.value in (0.0, previous) else search.rounded(found.value / grid["decay"])
+    return Decision(found.trial, {"gold": gold.score, "lam_max": lam_max, "flags": list(found.flags)})

@@ -1,0 +1,85 @@
+"""The paper's study of weighting strategies: a table of all points, and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.report.figures import PALETTE, Figure, mean_percent, trace
+from holdfast.report.means import mean_cell
+from holdfast.report.runs import Run, Section
+from holdfast.report.tables import Cell, Table, short
+from holdfast.studies import published
+
+LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # beside lines in the first colours of the palette
+
+
+def table(section: Section, name: str) -> Table:
+    """Every point of the figures on weighting strategies."""
+    rows = []
+    for runs in section.by_label().values():
+        own, method = runs[0].own, runs[0].method
+        kind = own.get("strategy", "balance") if method == "la" else method
+        knobs = [Cell(short(own.get(key))) for key in ("tau", "down", "up")]
+        rows.append(
+            [Cell(kind), *knobs, *(mean_cell(section, runs, metric) for metric in ("Ov", "CF", "FWT"))]
+        )
+    columns = ["strategy", "τ", "λ_down", "m", "Ov ↑", "CF ↓", "FWT ↑"]
+    return Table(f"{name}-strategies", f"{section.title}: weighting strategies", columns, rows)
+
+
+def figures(section: Section) -> list[Figure]:
+    """CF and FWT after the second task over λ_down or λ_up, a line for each fixed τ."""
+    panels: dict[str, tuple[str, list[Run]]] = {}
+    for run in section.made:
+        own = run.own
+        kind = own.get("strategy", "balance")
+        axis = "down" if kind == "kt" else "up"
+        if run.method != "la" or not all(isinstance(own.get(name), int | float) for name in ("tau", axis)):
+            continue  # `none` and ∞ have no place on an axis
+        title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
+            kind
+        ]
+        panels.setdefault(title, (axis, []))[1].append(run)
+    figures = []
+    cuts = sorted({run.own["tau"] for _, runs in panels.values() for run in runs})
+    for title, (axis, runs) in panels.items():
+        data = []
+        for number, tau in enumerate(cuts):
+            along: dict[float, list[Run]] = {}  # several orders or seeds at a point are averaged
+            for run in sorted(runs, key=lambda run: run.own[axis]):
+                if run.own["tau"] == tau:
+                    along.setdefault(run.own[axis], []).append(run)
+            x = list(along)
+            for metric, dash in (("CF", "solid"), ("FWT", "dash")):
+                y = [mean_percent(section, at, metric) for at in along.values()]
+                tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
+                data.append(trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
+        data += _references(section, [run.own[axis] for run in runs])
+        words = "λ_down" if axis == "down" else "λ_up between 1/τ (0) and λ_max/λ (1)"
+        layout = {
+            "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
+            "yaxis": {"title": "CF and FWT"},
+        }
+        note = "Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here."
+        if published.has_ablations_of(run.spec for run in runs):
+            theirs = "; ".join(
+                f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
+                for name, point in published.REFERENCES.items()
+            )
+            note += f" The paper has {theirs}."
+        figures.append(Figure(title, data, layout, note))
+    return figures
+
+
+def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
+    """What ANCL reaches at the same step, as level lines."""
+    data = []
+    for method, tint in LEVELS.items():
+        made = [run for run in section.made if run.method == method]
+        for metric, dash in (("CF", "solid"), ("FWT", "dash")) if made else ():
+            level = mean_percent(section, made, metric)
+            line = {"color": tint, "width": 1.5, "dash": dash}
+            ends = [min(across), max(across)]
+            data.append(trace(f"{method} {metric}", ends, [level, level], mode="lines", line=line))
+    return data

@@ -1,0 +1,28 @@
+"""Tables of toy sentences as a user has them, and a learner made of two of them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from helpers.command_line import call
+from helpers.learners import STREAM
+
+
+def table(path: Path, rows: list[tuple[str, str]], header: tuple[str, ...] = ("text", "label")) -> str:
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
+    return str(path)
+
+
+def rows_of(task: int, part: str = "train") -> list[tuple[str, str]]:
+    split = getattr(STREAM.tasks[task], part)
+    return list(zip(split.texts, split.labels, strict=True))
+
+
+def learnt_twice(place: Path, model: str) -> Path:
+    """A learner of two lessons, in a directory."""
+    for number in (0, 1):
+        source = table(place / f"week{number}.csv", rows_of(number))
+        assert call("learn", str(place / "mine"), source, "--model", model, "--threads", "1") == 0
+    return place / "mine"

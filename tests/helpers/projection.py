@@ -1,0 +1,16 @@
+"""Second moments to project with, and what a projector keeps."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def kept(P: Tensor) -> int:
+    """The trace of an orthogonal projector is the dimension it projects on."""
+    return round(float(P.trace()))
+
+
+def random_moment(d: int, rank: int | None = None, seed: int = 0) -> Tensor:
+    rows = torch.randn(rank or 2 * d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows.T @ rows / len(rows)

@@ -1,0 +1,12 @@
+"""Short ways to write tensors of double precision."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+F64 = torch.float64
+
+
+def vector(*values: float, dtype: torch.dtype = F64) -> Tensor:
+    return torch.tensor(values, dtype=dtype)

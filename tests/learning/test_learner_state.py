@@ -1,0 +1,236 @@
+"""A learner's errors, fixed hyper-parameters, and its state."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import assert_same_bits, make_learner, small, toy_task, weights_of
+from helpers.learners import assert_same_standing, standing, watched_trainings
+
+from holdfast.data.batches import Examples
+from holdfast.data.tasks import Split, Task
+from holdfast.errors import HoldfastError
+from holdfast.learning.learner import Learner
+from holdfast.methods import METHODS
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Every training of a test."""
+    return watched_trainings(monkeypatch)
+
+
+# ---- errors -------------------------------------------------------------------------------------------
+
+
+def test_bad_tasks_are_one_line(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
+    task = classes.tasks[0]
+    one = toy_task("alone", {"only": ["the"]}, {"train": 3, "valid": 1, "test": 1})
+    with pytest.raises(HoldfastError, match="'alone' has one label, 'only'"):
+        learner.learn(one)
+    with pytest.raises(HoldfastError, match="no validation"):
+        learner.learn(replace(task, valid=Split((), ())))
+    with pytest.raises(HoldfastError, match="'nobody' is in valid but not in train"):
+        learner.learn(replace(task, valid=Split(("the",), ("nobody",))))
+
+
+def test_a_task_without_training_sentences_is_one_line(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
+    with pytest.raises(HoldfastError):
+        learner.learn(Task("empty", Split((), ()), Split(("a",), ("b",)), Split((), ())))
+
+
+def test_a_refused_task_leaves_the_learner_usable(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
+    learner.learn(classes.tasks[0])
+    before = standing(learner)
+    with pytest.raises(HoldfastError):
+        learner.learn(replace(classes.tasks[1], valid=Split(("the",), ("nobody",))))
+    assert_same_standing(before, standing(learner))
+    learner.learn(classes.tasks[1])
+
+
+def test_five_sentences_are_enough(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
+    for task in classes.tasks[:2]:
+        few = Split(task.train.texts[:5], task.train.labels[:5])
+        assert len(set(few.labels)) == 2
+        learner.learn(replace(task, train=few, valid=few))
+    assert all(torch.isfinite(weight).all() for weight in weights_of(learner).values())
+
+
+# ---- fixed hyper-parameters ---------------------------------------------------------------------------
+
+
+def test_a_fixed_rate_is_not_searched(one_layer, classes, trained):
+    learner = make_learner(
+        one_layer, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)), fixed={"lr"}
+    )
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    assert {run["lr"] for run in trained} == {5e-3}
+    free = make_learner(one_layer, METHODS["mas"](lr=5e-3), classes, small(rates=(1e-2, 1e-3)))
+    trained.clear()
+    free.learn(classes.tasks[0])
+    assert [run["lr"] for run in trained] == [1e-2, 1e-3]
+
+
+@pytest.mark.parametrize("name", ["mas", "la"])
+@pytest.mark.parametrize("lam", [5.0, math.inf])
+def test_a_fixed_lam_is_kept(one_layer, classes, name, lam):
+    learner = make_learner(one_layer, METHODS[name](lam=lam), classes, fixed={"lam"})
+    for task in classes.tasks[:2]:
+        lesson = learner.learn(task)
+    assert lesson.decision.trial.choice["lam"] == lam
+    assert learner.method.lam == lam
+
+
+def test_a_fixed_down_is_kept(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](down=0.5, thr=0.01), classes, fixed={"down", "thr"})
+    for task in classes.tasks[:2]:
+        lesson = learner.learn(task)
+    assert {trial.choice.get("down") for trial in lesson.trials} - {None} == {0.5}
+
+
+# ---- state --------------------------------------------------------------------------------------------
+
+
+def test_state_comes_back(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
+    for task in classes.tasks[:2]:
+        learner.learn(task)
+    fresh = make_learner(one_layer, METHODS["la"](), classes)
+    fresh.load_state(*learner.state())
+    assert fresh.tasks_seen == 2
+    assert_same_standing(standing(learner), standing(fresh))
+    texts = [text for task in classes for text in task.test.texts]
+    assert fresh.predict(texts) == learner.predict(texts)
+
+
+def test_state_comes_back_into_a_learner_with_a_past(one_layer, classes):
+    one, two, _ = classes.tasks
+    learner, other = (make_learner(one_layer, METHODS["seq"](), classes) for _ in range(2))
+    for task in (one, two):
+        learner.learn(task)
+    for task in (two, one):
+        other.learn(task)
+    other.load_state(*learner.state())
+    assert other.predict(two.test.texts) == learner.predict(two.test.texts)
+
+
+def test_state_is_a_copy(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
+    learner.learn(classes.tasks[0])
+    _, meta = learner.state()
+    learner.begin(classes.tasks[1])
+    assert len(meta["labels"]) == len(meta["seen"]) == 2
+
+
+def test_nothing_of_a_task_lives_on_in_the_learner(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["la"](), classes)
+    learner.learn(classes.tasks[0])
+    assert not learner._trials
+    assert not learner._examples
+    assert not learner._once
+    assert not learner._valid_vectors
+    _, meta = learner.state()
+    assert not any(isinstance(value, Examples) for value in vars(learner.method).values())
+    words = {word for text in classes.tasks[0].train.texts for word in text.split()}
+    assert not words & set(str(meta).replace("'", " ").split())
+
+
+def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
+    found = []
+    for noise in (1, 2):
+        learner = make_learner(one_layer, METHODS["mas"](convention="lacl"), classes)
+        learner.begin(classes.tasks[0])
+        learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+        torch.manual_seed(noise)  # as in a process that found this trial finished
+        learner.learn(classes.tasks[0])
+        found.append(learner.method.alpha)
+    assert_same_bits(*found)
+
+
+@pytest.mark.parametrize(
+    ("name", "moment"),
+    [
+        ("mas", "holdfast.learning.learner.fit"),
+        ("mas", "holdfast.methods.quadratic.Quadratic.consolidate"),
+        ("slda", "holdfast.methods.base.Method.consolidate"),
+    ],
+)
+def test_a_lesson_that_is_broken_off_leaves_nothing(one_layer, classes, monkeypatch, trained, name, moment):
+    """Ctrl-C in the middle of a training, or when the chosen one has been adopted already."""
+    first, second = classes.tasks[:2]
+    whole, learner = (make_learner(one_layer, METHODS[name](), classes) for _ in "12")
+    for one in (whole, learner):
+        one.learn(first)
+    before, known = standing(learner), learner.classes_
+    with monkeypatch.context() as patch:
+        patch.setattr(moment, lambda *args, **kwargs: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(second)
+    assert (learner.classes_, learner.model.head.labels, learner.tasks_seen) == (known, known, 1)
+    assert len(learner.history) == 1
+    assert_same_standing(before, standing(learner))
+    whole.learn(second)
+    trained.clear()
+    learner.learn(second)
+    if moment.endswith("consolidate"):
+        assert not trained, "trainings that were finished are found"
+    assert_same_standing(standing(whole), standing(learner))
+    assert whole.predict(second.test.texts) == learner.predict(second.test.texts)
+
+
+def test_one_workspace_for_several_learners(one_layer, classes, tmp_path, trained):
+    """Only a training that would be the same is found: not another seed's, method's, or setting's."""
+
+    def learn(method: str, seed: int = 0, epochs: int = 2, **values: Any) -> Learner:
+        made = METHODS[method](**values)
+        learner = make_learner(one_layer, made, classes, small(epochs=epochs), seed=seed, workspace=tmp_path)
+        learner.learn(classes.tasks[0])
+        return learner
+
+    first = learn("mas")
+    others = [learn("mas", seed=1), learn("mas", epochs=1), learn("la", fraction=0.5)]
+    assert len(trained) == 4
+    again = learn("mas")
+    assert len(trained) == 4
+    assert_same_standing(standing(first), standing(again))
+    assert not torch.equal(others[0].start["head.linear.weight"], first.start["head.linear.weight"])
+
+
+def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["seq"](), classes)
+    lessons = [learner.learn(task) for task in classes]
+    assert [lesson.trials[0].path.exists() for lesson in lessons] == [False, False, True]
+
+
+def test_a_task_that_was_interrupted_can_be_learnt_again(one_layer, classes, monkeypatch):
+    import holdfast.learning.learner as module
+
+    whole, learner = (make_learner(one_layer, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
+    for one in (whole, learner):
+        one.learn(classes.tasks[0])
+    whole.learn(classes.tasks[1])
+    before = weights_of(learner)
+
+    def interrupted(model, *args, **kwargs):
+        with torch.no_grad():
+            model.head.linear.weight.add_(1.0)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "fit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            learner.learn(classes.tasks[1])
+    after = weights_of(learner)
+    assert all(torch.equal(after[name][: len(value)], value) for name, value in before.items())
+    assert learner.past_rows == [0, 1]
+    learner.learn(classes.tasks[1])
+    assert_same_bits(weights_of(learner), weights_of(whole))
