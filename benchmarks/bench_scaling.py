@@ -29,13 +29,14 @@ from holdfast.bench.suite import Suite
 BAR = 0.6  # of the time of one job, for two
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--runs", type=int, default=4, help="runs of the suite; more even out their ends")
+parser.add_argument("--model", default="minilm")
 parser.add_argument("--json", action="store_true")
 
 
-def suite(runs: int, threads: int) -> Suite:
+def suite(model: str, runs: int, threads: int) -> Suite:
     """The same work in every run, so that neither job waits for the other at the end."""
     specs = [
-        Spec.create(method="seq", stream="home", preset="quick", seed=seed, threads=threads)
+        Spec.create(method="seq", stream="home", preset="quick", model=model, seed=seed, threads=threads)
         for seed in range(runs)
     ]
     return Suite("scaling", tuple(specs), share=False)
@@ -58,14 +59,14 @@ def main() -> None:
     arguments = parser.parse_args()
     console = Console(stderr=True)
     times = {}
-    timed(suite(1, 1), 1, console)
+    timed(suite(arguments.model, 1, 1), 1, console)
     for name, jobs, threads in (
         ("one job, one thread", 1, 1),
         ("two jobs, one thread", 2, 1),
         ("one job, two threads", 1, 2),
     ):
         console.print(name, style="bold")
-        times[name] = timed(suite(arguments.runs, threads), jobs, console)
+        times[name] = timed(suite(arguments.model, arguments.runs, threads), jobs, console)
     reference = times["one job, one thread"]
     found = {name: round(seconds / reference, 3) for name, seconds in times.items()}
     if arguments.json:

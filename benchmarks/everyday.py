@@ -29,7 +29,7 @@ os.environ["OMP_NUM_THREADS"] = str(options.threads)
 import torch  # noqa: E402
 
 from holdfast.data import load_stream  # noqa: E402
-from holdfast.learning import directory as state  # noqa: E402
+from holdfast.learning.learner import Learner  # noqa: E402
 from holdfast.models.sources import load_encoder  # noqa: E402
 
 torch.set_num_threads(options.threads)
@@ -64,10 +64,10 @@ with tempfile.TemporaryDirectory() as place:
     known = [pair for task in tasks for pair in zip(task.valid.texts, task.valid.labels, strict=True)]
 
     def learn(turn: int) -> float:
-        learner = state.create(options.model, options.method)
+        learner = Learner.create(options.model, options.method)
         learner.learn([text for text, _ in known], [label for _, label in known])
         learner.save(Path(place) / str(turn))
-        learner = state.load(Path(place) / str(turn))
+        learner = Learner.load(Path(place) / str(turn))
 
         def lesson() -> None:
             learner.learn(texts, labels)
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as place:
 
         return seconds(lesson)
 
-    learner = state.create(options.model, options.method)
+    learner = Learner.create(options.model, options.method)
     learner.learn(texts, labels)
     bare(texts[:200])  # warm
     turns = [

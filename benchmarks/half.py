@@ -27,7 +27,9 @@ parser.add_argument("--tokens", type=int, default=160)
 def seconds(name: str, dtype: torch.dtype, shape: tuple[int, int], *, quick: bool) -> float:
     """Processor time of a pass, the first left out."""
     model, _ = load_lm(name, dtype)
-    ids = torch.randint(5, 1000, shape, generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        5, min(1000, model.config.vocab_size), shape, generator=torch.Generator().manual_seed(0)
+    )
     with quick_half(model) if quick else nullcontext():
         for _ in range(2):
             began = time.process_time()

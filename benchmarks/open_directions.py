@@ -24,16 +24,18 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache")
     arguments.add_argument("--stream", default="hwu64")
+    arguments.add_argument("--model", default="minilm")
     chosen = arguments.parse_args()
     settings = preset("small")
-    stream = load_stream(chosen.stream, order="1", data_dir=chosen.data_dir)
+    stream = load_stream(chosen.stream, data_dir=chosen.data_dir)
     stream = stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)
     task = stream.tasks[0]
-    model = build_classifier("minilm", settings, seed=0, labels=stream.labels)
+    model = build_classifier(chosen.model, settings, seed=0, labels=stream.labels)
     model.head.add(task.labels)
     model.head.teach(task.labels)
     moments, tokens = second_moments(model, model.encode(task.train))
-    print(f"{stream.name} task 1, minilm, {int(max(tokens.values()))} tokens; open directions by strength")
+    seen = int(max(tokens.values()))
+    print(f"{stream.name} task 1, {chosen.model}, {seen} tokens; open directions by strength")
     for mass in (1, 4000):
         print(f"mass {mass}: " + "  ".join(f"{lam:g}" for lam in STRENGTHS))
         for place, moment in moments.items():

@@ -59,7 +59,9 @@ def inside(kind: str, name: str, steps: int) -> dict[str, float]:
 
         shield._pull = timed  # type: ignore[method-assign]
         shield.attach(model, optimizer, clip=1.0)
-    ids = torch.randint(5, 1000, (4, 160), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(
+        5, min(1000, model.config.vocab_size), (4, 160), generator=torch.Generator().manual_seed(0)
+    )
     times = []
     model.train()
     for _ in range(steps + 1):

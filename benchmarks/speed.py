@@ -1,6 +1,6 @@
 """Speed and memory as ratios, each against a stated reference in the same run.
 
-    python benchmarks/speed.py [--json] [--data-dir DIR] [--sentences N] [--repeats N]
+    python benchmarks/speed.py [--json] [--data-dir DIR] [--sentences N] [--repeats N] [--model M]
 
 Samples per second of `fit` against a bare loop on the same batches, the Hugging Face Trainer (grouping by
 length, and plain dynamic padding), and padding everything to 128 tokens; the cost of the penalty per step;
@@ -66,7 +66,7 @@ class Plain(nn.Module):
 
 
 class Contest:
-    def __init__(self, sentences: int, data_dir: Path | None) -> None:
+    def __init__(self, sentences: int, data_dir: Path | None, model: str) -> None:
         try:
             task = load_stream("hwu64", order="Split0", data_dir=data_dir).tasks[0]
         except HoldfastError:
@@ -74,8 +74,9 @@ class Contest:
         self.name = task.name
         per_class = max(1, sentences // len(task.labels))
         task = task.capped(train=per_class, valid=1)
-        self.learner = Learner(build_classifier("minilm"), METHODS["mas"](), settings=SETTINGS)
+        self.learner = Learner(build_classifier(model), METHODS["mas"](), settings=SETTINGS)
         self.learner.begin(task)
+        self.training = self.learner.method.prepare(self.learner, task)
         self.start = P.snapshot(self.learner.model)
         self.model, self.train, self.valid = self.learner.model, self.learner.train, self.learner.valid
 
@@ -86,7 +87,7 @@ class Contest:
     def fit(self) -> float:
         result = fit(
             self.model,
-            self.learner.method,
+            self.training,
             self.train,
             self.valid,
             SETTINGS,
@@ -97,7 +98,7 @@ class Contest:
 
     def loop(self, batches: list[Batch], features) -> float:
         weights = P.trainable(self.model)
-        optimizer = self.learner.method.optimizer(weights)
+        optimizer = self.training.make_optimizer(weights)
         started = time.perf_counter()
         for batch in batches:
             logits = self.model.head(self.model.dropout(features(batch)))
@@ -164,38 +165,17 @@ def padded(batch: Batch, length: int, pad: int) -> Batch:
     return Batch(ids, nn.functional.pad(batch.attention_mask, missing), batch.labels, batch.objective)
 
 
-def peak_memory(method: str, *extra: str) -> int:
+def peak_memory(model: str, method: str, *extra: str) -> int:
     """Of a whole process that learns two tasks."""
+    words = f"run --method {method} --stream home --order home-1,home-2 --preset quick --set epochs=1"
     with tempfile.TemporaryDirectory() as out:
-        command = [
-            sys.executable,
-            "-m",
-            "holdfast",
-            "run",
-            "--method",
-            method,
-            "--out",
-            out,
-            "--stream",
-            "home",
-        ]
-        options = [
-            "--order",
-            "home-1,home-2",
-            "--preset",
-            "quick",
-            "--set",
-            "epochs=1",
-            "--set",
-            "lr=3e-3",
-            *extra,
-        ]
-        subprocess.run(command + options, check=True, capture_output=True)
+        command = [sys.executable, "-m", "holdfast", *words.split(), "--set", "lr=3e-3", "--model", model]
+        subprocess.run([*command, "--out", out, *extra], check=True, capture_output=True)
         return json.loads(next(Path(out).glob("*.json")).read_text())["peak_memory"]
 
 
-def measure(sentences: int, repeats: int, data_dir: Path | None) -> dict[str, float]:
-    contest = Contest(sentences, data_dir)
+def measure(sentences: int, repeats: int, data_dir: Path | None, model: str) -> dict[str, float]:
+    contest = Contest(sentences, data_dir, model)
     contenders = {
         "fit": contest.fit,
         "bare": contest.bare,
@@ -222,7 +202,7 @@ def measure(sentences: int, repeats: int, data_dir: Path | None) -> dict[str, fl
         "fit_vs_pad128": rate["fit"] / rate["pad128"],
         "penalty_overhead": rate["fit"] / BATCH / rate["penalty"],
         "importance_vs_epoch": rate["fit"] / rate["importance"],
-        "memory_la_vs_seq": peak_memory("la", *held) / peak_memory("seq"),
+        "memory_la_vs_seq": peak_memory(model, "la", *held) / peak_memory(model, "seq"),
     }
 
 
@@ -234,8 +214,9 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache, else home")
     parser.add_argument("--sentences", type=int, default=960)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--model", default="minilm")
     options = parser.parse_args()
-    ratios = measure(options.sentences, options.repeats, options.data_dir)
+    ratios = measure(options.sentences, options.repeats, options.data_dir, options.model)
     if options.json:
         print(json.dumps(ratios))
         return

@@ -22,8 +22,8 @@ COSTS = """## Passes over the data
 
 Two tasks of b1 and b2 batches, the chosen trainings only (the search apart, validation not counted). A pass
 is a forward through a batch, with or without a backward; the first column is the paper's formula (its table
-"Computation cost"), or the like of it for a method it does not have. `tests/test_cost.py` counts both columns
-in real runs; a record has the counts in `passes.chosen`.
+"Computation cost"), or the like of it for a method it does not have. `tests/methods/test_cost.py`
+counts both columns in real runs; a record has the counts in `passes.chosen`.
 
 | method | two tasks | beyond the paper |
 |---|---|---|

@@ -1,4 +1,8 @@
-"""One run: a method over a stream, from a spec to a record. Killed, it resumes at the trial it was in."""
+"""One run: a method over a stream, from a spec to a record. Killed, it resumes at the trial it was in.
+
+Three things are found again: a record whose spec is this one; the state after the last finished task, if the
+data is the same (other code is a caution); finished trainings of the task at hand (`learning/trials.py`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Relative importance: what the past needs more than the present does (equations 4 and 5 of the paper).
 
-Used for classifiers by `methods/la.py` and for language models by `lm/protect.py`.
+Used for classifiers by `methods/la.py` and for language models by `lm/weighing.py`.
 """
 
 from __future__ import annotations

@@ -314,6 +314,7 @@ class Learner:
             after = self._score_of(known, self.vectors.after)
             if not own_split:
                 self.model.head.absorb_valid(self.vectors)
+            self.vectors.move(False)  # nothing of the task stays in memory
             chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
             trials = list(self._trials.values())
             rest = search_passes(trial, trials, self._ledger.borrowed)

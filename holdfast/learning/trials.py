@@ -2,7 +2,7 @@
 
 A killed run finds its trainings there, and runs of one study share those that they would repeat. Nothing has
 to be there and nothing there changes a number: a training is found only by a run that would have made it bit
-for bit, with the same code.
+for bit, with the same code. `Learner._place` says what decides a training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""METHODS: the only registry. A new method is one file and one line here."""
+"""METHODS: the registry of methods. A new method is one file and one line here."""
 
 from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS

@@ -1,7 +1,7 @@
 """Method: five hooks around one training loop, each with a default.
 
 The base class is sequential fine-tuning (SEQ), so every method whose strengths are 0 has an exact reference.
-To write a method, read this file and one example, such as `mas.py`.
+To write a method, read this file and one example: `mas.py` with its parent in `quadratic.py`, or `la.py`.
 """
 
 from __future__ import annotations

@@ -69,30 +69,8 @@ class LA(Method):
 
     # ---- algorithm 1 ------------------------------------------------------------------------------------
 
-    def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Phase 1, look ahead and modify α; phase 2, the training that pulls towards θ_{k-1} by α'."""
-        weights = self.alpha
-        if self.modulates:
-            ahead = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
-            weights = modified(
-                self.alpha,
-                self.relative(ahead),
-                lam=self.lam,
-                lam_max=self.lam_max or self.lam,
-                up=self.up,
-                down=self.down or 0.0,
-                strategy=self.strategy,
-            )
-        return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, weights, self.lam)})
-
-    def relative(self, ahead: Params) -> dict[str, Relative]:
-        """Return ρ and τ of every tensor that is modulated. By default the head is not."""
-        past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
-        return relative(past, ahead, fraction=self.fraction, tau=self.tau)
-
-    def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Pool the importance of the new weights with the past's."""
-        quadratic.consolidate(self, learner)
+    # The learner follows the plan. The plan yields choices, and each is trained as `prepare` says. The
+    # look-ahead is the plan's own trial without a penalty: it is trained once, and measured once.
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate, λ with the plain importance, then λ_down and λ_up to match its score."""
@@ -104,21 +82,47 @@ class LA(Method):
         unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         fixed = unused | own
+        # As set; as this task's search found it; as an earlier task's did, where λ was fixed or kept.
         lam_max: float = fixed.get("lam_max") or plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
             return {"lr": lr, "lam": lam, "lam_max": lam_max, "down": down, "up": up} | fixed
 
-        among = self.relative(quadratic.measured_ahead(learner, task, self.estimator(), lr))
-        room = self.strategy != "kt" and any(
-            up_bounds(tau, lam, lam_max)[0] < lam_max / lam for _, tau in among.values()
-        )
+        among = self.relative_to(quadratic.measured_ahead(learner, task, self.estimator(), lr))
+        bounds = [up_bounds(tau, lam, lam_max) for _, tau in among.values()]
+        room = self.strategy != "kt" and any(lowest < highest for lowest, highest in bounds)
         path: search.LooseningPath = partial(search.paper_path, budget=self.budget, up_matters=room)
         if learner.settings.loosening == "short":
             path = partial(search.short_path, up_matters=room)
         trial, matched = yield from search.loosen(path, at, plain.trial.score)
         notes = {"plain": plain.trial.score, "lam_max": lam_max, "rho": mean_by_layer(among)}
         return Decision(trial, plain.notes | notes | {"spread": histograms(among), "matched": matched})
+
+    def prepare(self, learner: LearnerView, task: Task) -> Training:
+        """Phase 1, look ahead and modify α; phase 2, the training that pulls towards θ_{k-1} by α'."""
+        alpha = self.alpha
+        if self.modulates:
+            assert self.down is not None
+            ahead = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
+            alpha = modified(
+                self.alpha,
+                self.relative_to(ahead),
+                lam=self.lam,
+                lam_max=self.lam_max or self.lam,
+                up=self.up,
+                down=self.down,
+                strategy=self.strategy,
+            )
+        return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, alpha, self.lam)})
+
+    def relative_to(self, ahead: Params) -> dict[str, Relative]:
+        """Return ρ and τ of every tensor that is modulated. By default the head is not."""
+        past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
+        return relative(past, ahead, fraction=self.fraction, tau=self.tau)
+
+    def consolidate(self, learner: LearnerView, task: Task) -> None:
+        """Pool the importance of the new weights with the past's."""
+        quadratic.consolidate(self, learner)
 
     # ---- its parts --------------------------------------------------------------------------------------
 

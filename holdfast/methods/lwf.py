@@ -68,11 +68,10 @@ def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
         return Decision(gold, {"gold": gold.score})
     if "lam" in learner.fixed:
         return Decision((yield at(method.lam)), {"gold": gold.score})
-    enough = search.share_to_keep(method.thr, learner.scenario) * gold.score
     found = yield from search.strongest(
         method.lam or START,
         at,
-        lambda trial: trial.score >= enough,
+        search.keeps_enough(gold, search.share_to_keep(method.thr, learner.scenario)),
         gold,
         **search.lam_grid(learner.settings),
     )

@@ -51,7 +51,7 @@ def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) 
         return Decision(still, {"flags": ["saturated"]})
     stand_in(method, learner)
     gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
-    if still.score >= share * gold.score:
+    if search.keeps_enough(gold, share)(still):
         return Decision(still, {"gold": gold.score, "flags": ["saturated"]})
     return (yield from moving)
 
@@ -72,11 +72,9 @@ def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -
     if "lam" in learner.fixed:
         return Decision((yield at(method.lam)), {"gold": gold.score})
     still = yield STILL
-    enough = search.share_to_keep(method.thr, learner.scenario) * gold.score
+    accept = search.keeps_enough(gold, search.share_to_keep(method.thr, learner.scenario))
     grid, strongest = search.lam_grid(learner.settings), lam_points(method.alpha, gold)[FAR]
     previous = min(method.lam, strongest) if method.tasks_pooled > 1 and method.lam > 0 else strongest
-    found = yield from search.strongest(
-        previous, at, lambda trial: trial.score >= enough, gold, known={strongest: still}, **grid
-    )
+    found = yield from search.strongest(previous, at, accept, gold, known={strongest: still}, **grid)
     lam_max = previous if found.value in (0.0, previous) else search.rounded(found.value / grid["decay"])
     return Decision(found.trial, {"gold": gold.score, "lam_max": lam_max, "flags": list(found.flags)})

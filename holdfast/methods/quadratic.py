@@ -171,7 +171,7 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
             lam_points(method.alpha, gold),
             at,
             gold,
-            enough=search.share_to_keep(method.thr, learner.scenario) * gold.score,
+            accept=search.keeps_enough(gold, search.share_to_keep(method.thr, learner.scenario)),
             previous=method.lam if method.tasks_pooled > 1 else 0.0,
             movement=None if printed else partial(movement, learner.start, method.alpha),
             settings=learner.settings,

@@ -18,6 +18,7 @@ from holdfast.settings import Settings
 Choice = dict[str, Any]
 GridWalk = Literal["bisect", "linear"]
 At = Callable[[float], Choice]
+Accept = Callable[["Trial"], bool]
 
 
 class Trial(Protocol):
@@ -89,7 +90,7 @@ class Strongest:
 def strongest(
     start: float,
     at: At,
-    accept: Callable[[Trial], bool],
+    accept: Accept,
     free: Trial,
     *,
     decay: float = 0.9,
@@ -164,17 +165,22 @@ def share_to_keep(thr: float | None, scenario: str) -> float:
     return THRESHOLDS.get(scenario, 0.90) if thr is None else thr
 
 
+def keeps_enough(gold: Trial, share: float) -> Accept:
+    """Return the rule by which a hold is accepted: its trial keeps this share of the gold score."""
+    return lambda trial: trial.score >= share * gold.score
+
+
 def strongest_lam(
     points: Sequence[float],
     at: At,
     gold: Trial,
     *,
-    enough: float,
+    accept: Accept,
     previous: float,
     movement: Callable[[Trial], float] | None,
     settings: Settings,
 ) -> Generator[Choice, Trial, Decision]:
-    """λ_max among ascending points, then the strongest λ that scores enough, from λ_max or the previous λ.
+    """λ_max among ascending points, then the strongest accepted λ, from λ_max or the previous λ.
 
     Zero plasticity, where λ_max begins, is a score of 0 if `movement` is None. Otherwise (new head rows are
     free, so a task is always learnt a little) it is: no better, and moved no further, than at the strongest.
@@ -194,14 +200,14 @@ def strongest_lam(
     lam_max, reached = yield from smallest(below, at, still)
     lam_max = lam_max if reached else points[-1]
     notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
-    if top is not None and top.score >= enough:
+    if top is not None and accept(top):
         # Even held weights learn the task well enough: nothing is gained by letting them go.
         notes["flags"].append("saturated")
         return Decision((yield at(lam_max)), notes)
     found = yield from strongest(
         min(previous, lam_max) if previous > 0 else lam_max,
         at,
-        lambda trial: trial.score >= enough,
+        accept,
         gold,
         known=tried,
         **lam_grid(settings),

@@ -186,7 +186,7 @@ def search_lam(
         POINTS,
         at,
         GOLD,
-        enough=0.9 * 0.95,
+        accept=lambda trial: trial.score >= 0.9 * 0.95,
         previous=previous,
         movement=movement and (lambda trial: movement(trial.choice["lam"])),
         settings=Settings(**{"lam_decay": 0.1, "lam_steps": 7, "lam_trials": 5} | changes),

@@ -1,0 +1,80 @@
+"""Every script of benchmarks/ runs, on tiny models and little data: its figures mean nothing here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from lm import tiny
+
+pytestmark = pytest.mark.slow
+SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a language model."""
+    folder = tmp_path_factory.mktemp("lm")
+    tiny.llama().save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def script(name: str, *words: str, codes: tuple[int, ...] = (0,)) -> str:
+    """What a script prints."""
+    done = subprocess.run(
+        [sys.executable, f"benchmarks/{name}.py", *words],
+        cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode in codes, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_none_is_forgotten() -> None:
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert tested >= SCRIPTS
+
+
+def test_speed(one_layer: str) -> None:
+    said = script("speed", "--json", "--sentences", "32", "--repeats", "1", "--model", one_layer)
+    assert {"fit_vs_bare", "memory_la_vs_seq"} <= json.loads(said).keys()
+
+
+def test_everyday(one_layer: str) -> None:
+    said = script("everyday", "--json", "--sentences", "60", "--turns", "1", "--model", one_layer)
+    assert json.loads(said)["sentences"] == 60
+
+
+def test_bench_scaling(one_layer: str) -> None:
+    # Code 1 says that a bar was missed, which means nothing for work this small.
+    said = script("bench_scaling", "--json", "--runs", "1", "--model", one_layer, codes=(0, 1))
+    assert json.loads(said)["ratios"]["one job, one thread"] == 1
+
+
+def test_open_directions(one_layer: str) -> None:
+    said = script("open_directions", "--stream", "home", "--model", one_layer)
+    assert "mass 4000" in said
+
+
+def test_paired(one_layer: str, tmp_path: Path) -> None:
+    common = ["--stream", "home", "--preset", "quick"]
+    for method in ("slda", "klda"):
+        words = ["run", *common, "--model", one_layer, "--method", method, "--out", str(tmp_path)]
+        subprocess.run([sys.executable, "-m", "holdfast", *words], check=True, cwd=ROOT)
+    said = script("paired", str(tmp_path), *common, "--method", "slda", "--against", "klda", "--draws", "20")
+    assert "| klda | " in said
+    assert "none in common" not in said
+
+
+def test_half(tiny_lm: str) -> None:
+    assert "to one in float32" in script("half", "--model", tiny_lm, "--tokens", "16")
+
+
+def test_protection(tiny_lm: str) -> None:
+    said = script("protection", "--json", "--model", tiny_lm, "--steps", "2", codes=(0, 1))
+    assert json.loads(said)
