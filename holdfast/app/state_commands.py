@@ -231,12 +231,10 @@ def rollback(
 ) -> None:
     """Go back to an earlier generation of STATE. Nothing is deleted."""
     start_torch(1)
-    from holdfast.storage.files import locked
+    from holdfast.learning.directory import working_in
     from holdfast.storage.generations import Store
 
-    if not state.is_dir():
-        raise HoldfastError(f"{state} holds no Holdfast state; check the path")
-    with locked(state):
+    with working_in(state, new=False):
         Store(state).rollback(generation)
     _say(f"{state}: generation {generation} is current")
 

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import to_json
+from holdfast.learning.directory import version_of
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
@@ -248,14 +248,7 @@ def pool_of(out: Path) -> Path:
 
 def versions() -> dict[str, str | None]:
     """What is installed of what a run goes through."""
-
-    def found(package: str) -> str | None:
-        try:
-            return version(package)
-        except PackageNotFoundError:  # run from a checkout that was never installed
-            return None
-
-    return {name: found(name) for name in PACKAGES}
+    return {name: version_of(name) for name in PACKAGES}
 
 
 def _cpu() -> str | None:

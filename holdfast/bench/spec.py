@@ -69,7 +69,7 @@ class Spec:
             content["stream"] = digest(self.stream)
         if is_own(self.model):
             content["model"] = folder_digest(self.model)
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+        return digest_of(content)
 
     def to_json(self) -> dict[str, Any]:
         """The spec as the record keeps it. Records older than `tasks` are of specs without it."""
@@ -111,6 +111,11 @@ class Spec:
             label_column=settings.label_column,
         )
         return stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)
+
+
+def digest_of(content: Mapping[str, Any]) -> str:
+    """The name of the record of a spec: a hash of its JSON."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _order(stream: Any, order: Any) -> Any:

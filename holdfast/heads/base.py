@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
-from holdfast.maths.equations import Params
 from holdfast.maths.metrics import macro_f1
+from holdfast.maths.params import Params
 
 NO_DISTANCE = "this head has no distance to tell unknown inputs by; begin with slda or klda"
 

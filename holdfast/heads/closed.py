@@ -14,7 +14,7 @@ from holdfast.heads.base import Head, Taught, Vectors
 from holdfast.heads.drift import relative_drift, ridge_map
 from holdfast.heads.linear import ProbeHead
 from holdfast.heads.sums import ClassSums, Scatter
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences

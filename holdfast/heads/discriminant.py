@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
 from holdfast.heads.closed import Option, SumsHead
 from holdfast.heads.sums import Scatter
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 
 SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the last for a handful of sentences
 WEIGHTINGS = ("equal", "covariance", "counts")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
 from holdfast.heads.base import Head
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 
 Visible = Literal["seen", "all"]
 

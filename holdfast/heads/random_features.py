@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
 from holdfast.heads.closed import ClosedFormHead, Option, SumsHead
 from holdfast.heads.discriminant import SLDAHead, Weighting
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 
 WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
 RIDGES = tuple(10.0**j for j in range(-2, 9))

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 
 Scatter = Literal["per-class", "pooled"]
 

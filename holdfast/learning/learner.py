@@ -612,7 +612,7 @@ class Learner:
     def start_over(self) -> None:
         """Forget a task that was not finished."""
         self._forget_task()
-        if self.workspace is None:  # in a directory that was given others may have theirs
+        if self._workspace.given is None:  # in a directory that was given others may have theirs
             self.drop_trials()
 
     def work_in(self, directory: Path) -> None:

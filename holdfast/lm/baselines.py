@@ -1,4 +1,4 @@
-"""What protection is compared with: weighted samples, averaged weights, a merge by relative importance."""
+"""Methods that protection is compared with: FLOW's weighted samples and WiSE-FT's averaged weights."""
 
 from __future__ import annotations
 

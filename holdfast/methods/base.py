@@ -115,9 +115,6 @@ class LearnerView(Protocol):
     def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
         """Return the learning rates to try: a grid, or the one rate that the user has fixed."""
 
-    def trial(self, task: Task, choice: Choice) -> Trial:
-        """Train with these hyper-parameters from the task's start; the model stays as it was."""
-
     def look_ahead(self, task: Task, lr: float) -> Trial:
         """Train with the task loss only: where the task alone would take the weights."""
 
@@ -150,7 +147,7 @@ class Method:
     # "Two tasks" is the paper's formula or one like it, "Extras" what is run beyond it.
 
     state: ClassVar[dict[str, StateKind]] = {}
-    """The attributes that survive a task; nothing else does."""
+    """The attributes that survive a task, beside the hyper-parameters; nothing else does."""
     strengths: ClassVar[tuple[str, ...]] = ()
     """The hyper-parameters that, all at 0, switch the method off."""
     reduces_to_seq: ClassVar[bool | str] = True

@@ -13,6 +13,7 @@ from holdfast.heads.sums import Scatter
 from holdfast.methods import knobs
 from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.closed_form import ClosedForm
+from holdfast.methods.over_slda import can_train
 from holdfast.methods.search import Decision, best_rate
 from holdfast.methods.slda import slda_head
 from holdfast.models import Adapters
@@ -44,6 +45,6 @@ class FirstSLDA(ClosedForm):
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the best learning rate on the first task, if it can be trained on; then nothing moves."""
-        if learner.tasks_seen or len(task.labels) < 2 or not len(task.valid):
+        if learner.tasks_seen or not can_train(task):
             return Decision((yield {"lr": 0.0}))
         return Decision((yield from best_rate(learner.rates(), {})))

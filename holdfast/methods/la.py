@@ -12,7 +12,8 @@ from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
 from holdfast.importance.per_sample import Convention
 from holdfast.importance.relative import Relative, histograms, mean_by_layer, modified, relative
-from holdfast.maths.equations import Params, Pooling, Strategy, up_bounds
+from holdfast.maths.equations import Pooling, Strategy, up_bounds
+from holdfast.maths.params import Params
 from holdfast.methods import knobs, quadratic, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
 from holdfast.methods.search import Choice, Decision

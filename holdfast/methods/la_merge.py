@@ -10,7 +10,8 @@ from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
 from holdfast.importance.per_sample import Convention
 from holdfast.maths import params as P
-from holdfast.maths.equations import Params, Pooling, merge
+from holdfast.maths.equations import Pooling, merge
+from holdfast.maths.params import Params
 from holdfast.methods import knobs, quadratic, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
 from holdfast.methods.search import Decision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from holdfast.data.tasks import Task
 from holdfast.heads import Head
@@ -61,7 +61,3 @@ class MASSLDA(Quadratic):
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Stay where that is good enough; otherwise search λ."""
         return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))
-
-    def shared_as(self) -> dict[str, Any] | None:
-        """Share nothing: no other method trains under this head."""
-        return None

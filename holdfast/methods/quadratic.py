@@ -19,7 +19,8 @@ from holdfast.data.tasks import Task
 from holdfast.fields import to_json
 from holdfast.importance.estimators import EndedTraining, Estimator, Observer
 from holdfast.maths import params as P
-from holdfast.maths.equations import Params, Pooling, pool, quadratic_penalty
+from holdfast.maths.equations import Pooling, pool, quadratic_penalty
+from holdfast.maths.params import Params
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Term, Training
 from holdfast.methods.search import Choice, Decision, Trial

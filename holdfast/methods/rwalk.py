@@ -9,7 +9,8 @@ from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import RWalkEstimator
 from holdfast.maths import params as P
-from holdfast.maths.equations import Params, Pooling, pool
+from holdfast.maths.equations import Pooling, pool
+from holdfast.maths.params import Params
 from holdfast.methods import knobs, quadratic
 from holdfast.methods.base import LearnerView, StateKind, Training
 from holdfast.methods.quadratic import Quadratic

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from holdfast.maths.equations import Params
+from holdfast.maths.params import Params
 from holdfast.settings import Settings
 
 Choice = dict[str, Any]

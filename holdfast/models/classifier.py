@@ -13,8 +13,8 @@ from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head
-from holdfast.maths.equations import Params
 from holdfast.maths.losses import Objective
+from holdfast.maths.params import Params
 from holdfast.models.adapters import Adapter
 
 if TYPE_CHECKING:

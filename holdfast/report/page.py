@@ -74,8 +74,7 @@ def _left_out(number: int) -> str:
 def _section(
     section: Section, tables: list[Table], pictures: list[Figure], numbers: count[int], room: Room
 ) -> str:
-    # Many points are told by figures; what was chosen and the records are looked up, not read.
-    folded = [table for table in tables if table.words or table.name.endswith("-strategies")]
+    folded = [table for table in tables if table.folded]
     first, *rest = [html(table) for table in tables if table not in folded] or [""]
     parts = [f"<section id='{_anchor(section)}'><h2>{escape(section.title)}</h2>"]
     parts.append(f"<p>{escape(section.about)}</p>" if section.about else "")

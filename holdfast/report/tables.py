@@ -39,6 +39,10 @@ class Table:
     note: str = ""
     words: bool = False
     """Its cells are words, not numbers."""
+    folded: bool = False
+    """Whether a page folds it away: it is looked up, not read."""
+    wide: int = 0
+    """The number of last columns that a terminal has no room for."""
 
     @property
     def records(self) -> str:
@@ -151,8 +155,8 @@ def _tex(text: str) -> str:
 
 
 def show(console: Console, table: Table) -> None:
-    """On a terminal: without the paper's columns, which the page has room for."""
-    kept = [i for i, name in enumerate(table.columns) if not name.startswith("paper ")]
+    """Show a table on a terminal, without the columns that only a page has room for."""
+    kept = range(len(table.columns) - table.wide)
     styles = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
     shown = RichTable(title=table.title, title_justify="left")
     for column in kept:

@@ -39,18 +39,17 @@ def write(
         if section.missing:
             lines += [f"{len(section.missing)} of {len(section.runs)} runs are missing.", ""]
         lines += map(markdown, tables)
-    write_tables(directory, [table for _, tables in sections for table in tables])
+    write_tables(directory, "[0-9][0-9]-", [table for _, tables in sections for table in tables])
     write_text(directory / "report.md", "\n".join(lines))
     shown = [(section, tables, figures_of(section)) for section, tables in sections]
     return Written(write_page(directory / "report.html", shown, complaints), sections, complaints)
 
 
-def write_tables(directory: Path, tables: Iterable[Table]) -> None:
-    """Write tables as CSV and LaTeX in place of those that are there."""
-    for pattern in ("[0-9][0-9]-*.*", "lm-*.*"):
-        for old in (directory / "tables").glob(pattern):
-            if old.suffix in (".csv", ".tex"):
-                old.unlink()
+def write_tables(directory: Path, begin: str, tables: Iterable[Table]) -> None:
+    """Write tables as CSV and LaTeX in place of those whose names `begin` like this."""
+    for old in (directory / "tables").glob(f"{begin}*.*"):
+        if old.suffix in (".csv", ".tex"):
+            old.unlink()
     for table in tables:
         write_text(directory / "tables" / f"{table.name}.csv", as_csv(table))
         write_text(directory / "tables" / f"{table.name}.tex", latex(table))

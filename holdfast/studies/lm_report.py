@@ -92,7 +92,7 @@ def write_study(
         lines.append(f"{left} of {len(asked)} trainings are missing")
     top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
     body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
-    write_tables(directory, tables)
+    write_tables(directory, "lm-", tables)
     write_text(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]))
     return assemble(directory / "report.html", subtitle, top, body)
 

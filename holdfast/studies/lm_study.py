@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bench.records import Record
+from holdfast.bench.spec import digest_of
 from holdfast.lm.artefact import PARTIAL, Importance, measure
 from holdfast.lm.baselines import flow_weights, wise_ft
 from holdfast.lm.evaluate import output_loss
@@ -77,7 +76,7 @@ class Study:
         self.about = {"model": name, "old": old.name, "new": new.name, **asdict(size)}
         parts = {one.name: [part.digest() for part in (one.train, one.valid, one.test)] for one in (old, new)}
         self.about |= {"tokens": parts, "threads": torch.get_num_threads()}
-        self.work = out / ".trials" / _digest(self.about)
+        self.work = out / ".trials" / digest_of(self.about)
 
     def run(self, plan: StudyPlan) -> dict[str, Any]:
         """Follow a plan to its end; what it chose. Several processes may: each takes what nobody is at."""
@@ -114,7 +113,7 @@ class Study:
 
     def path(self, trial: LMSpec) -> Path:
         """Where the record of a training is, or is going to be."""
-        return self.out / f"{_digest(self.spec(trial))}.json"
+        return self.out / f"{digest_of(self.spec(trial))}.json"
 
     def spec(self, trial: LMSpec) -> dict[str, Any]:
         """Everything that decides a record."""
@@ -311,10 +310,6 @@ def _distance(start: Params, model: nn.Module) -> float:
         for n, w in trainable(model).items()
     )
     return float(total**0.5)
-
-
-def _digest(spec: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def records_of(out: Path, about: Mapping[str, Any] | None = None) -> list[Record]:

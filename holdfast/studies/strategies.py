@@ -25,7 +25,8 @@ def table(section: Section, name: str) -> Table:
             [Cell(kind), *knobs, *(mean_cell(section, runs, metric) for metric in ("Ov", "CF", "FWT"))]
         )
     columns = ["strategy", "τ", "λ_down", "m", "Ov ↑", "CF ↓", "FWT ↑"]
-    return Table(f"{name}-strategies", f"{section.title}: weighting strategies", columns, rows)
+    title = f"{section.title}: weighting strategies"  # the figures are for reading
+    return Table(f"{name}-strategies", title, columns, rows, folded=True)
 
 
 def figures(section: Section) -> list[Figure]:

@@ -79,7 +79,8 @@ def main_table(section: Section, name: str) -> Table:
     )
     some = any(cell.text.endswith("]") for row in rows for cell in row)
     note += "; in brackets, how many runs have one." if some else "."
-    return Table(f"{name}-main", f"{section.title}: main table", columns, rows, note=note)
+    wide = len(METRICS) if theirs else 0
+    return Table(f"{name}-main", f"{section.title}: main table", columns, rows, note=note, wide=wide)
 
 
 def intervals(section: Section, name: str) -> Table:
@@ -149,7 +150,7 @@ def chosen(section: Section, name: str) -> Table:
         rows.append([Cell(run.label), Cell(where), Cell(str(trainings), records=(run.digest,)), *cells])
     columns = ["method", "order, seed", "trainings", *(f"task {k + 1}" for k in range(longest))]
     title = f"{section.title}: what the searches chose"
-    return Table(f"{name}-chosen", title, columns, rows, naming=2, words=True)
+    return Table(f"{name}-chosen", title, columns, rows, naming=2, words=True, folded=True)
 
 
 def records(section: Section, name: str) -> Table:
@@ -161,7 +162,7 @@ def records(section: Section, name: str) -> Table:
             rows.append([Cell(run.label), Cell(place), Cell(run.digest, "", (run.digest,)), Cell(revision)])
     columns = ["method", "order, seed", "record", "revision of the code"]
     title = f"{section.title}: records"
-    return Table(f"{name}-records", title, columns, rows, naming=2, words=True)
+    return Table(f"{name}-records", title, columns, rows, naming=2, words=True, folded=True)
 
 
 def thresholds(section: Section, name: str) -> Table:
@@ -193,7 +194,8 @@ def thresholds(section: Section, name: str) -> Table:
         "Best of each threshold bold, second underlined. λ is that of each task from the second on, run by "
         "run; the paper's belongs to another scale of importance."
     )
-    return Table(f"{name}-thresholds", f"{section.title}: thresholds", columns, rows, naming=3, note=note)
+    title = f"{section.title}: thresholds"
+    return Table(f"{name}-thresholds", title, columns, rows, naming=3, note=note, wide=5)
 
 
 def tau(section: Section, name: str) -> Table:
@@ -229,7 +231,7 @@ def tau(section: Section, name: str) -> Table:
         "m says where λ_up lies between 1/τ (0) and λ_max/λ (1). The paper's λ is 4.5. Best after as many "
         "tasks bold, second underlined."
     )
-    return Table(f"{name}-tau", f"{section.title}: cut-off", columns, rows, naming=2, note=note)
+    return Table(f"{name}-tau", f"{section.title}: cut-off", columns, rows, naming=2, note=note, wide=5)
 
 
 def cost(section: Section, name: str) -> Table:
