@@ -7,8 +7,11 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT, class_stream, make_learner, small
+from typer.main import get_command
 
+from holdfast.app.main import app
 from holdfast.app.methods_page import methods_page
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
@@ -93,3 +96,43 @@ def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):
     assert len(shown) == 12
     for table in shown:
         assert " ".join(markdown(table).split()) in page, f"{table.title}: make docs"
+
+
+COMMAND = re.compile(r"(?:^|[`;&]|do|-m)\s*holdfast ([a-z](?:\\\n|[^`\n])*)", re.MULTILINE)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The words of every holdfast command in a page; what is explained after two spaces is left out."""
+    found = []
+    for match in COMMAND.finditer(text):
+        line = match[1].replace("\\\n", " ").partition("#")[0].partition("&&")[0].partition(";")[0]
+        if "|" in line or "..." in line or "…" in line:
+            continue  # a list of commands, or a part of one
+        plain = re.sub(r"(?<=[A-Z]) {3,}.*|\$method|\$order", lambda m: "la" if "$" in m[0] else "", line)
+        found.append(plain.split())
+    return found
+
+
+def test_commands_are_found_in_a_page():
+    text = "`holdfast data list` and\n```\nholdfast predict STATE TEXT   a label; and more\nfor m in a; do\n"
+    text += "  holdfast run --method $method \\\n    --seed 1   # hours\n```\n`holdfast data list|get`"
+    expected = ["data list", "predict STATE TEXT", "run --method la --seed 1"]
+    assert commands(text) == [line.split() for line in expected]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_of_the_docs_is_understood(page):
+    """The command line takes its words: the command, every option, the type of every value."""
+    for words in commands(page.read_text()):
+        command, rest = get_command(app), list(words)
+        while hasattr(command, "commands") and rest:
+            name = rest.pop(0)
+            assert name in command.commands, f"holdfast {' '.join(words)}: no command {name}"
+            command = command.commands[name]
+        if any(word.startswith("-") for word in rest):
+            rest = ["1" if word == "N" else word for word in rest]
+            required = [f"--{option.name}=x" for option in command.params if option.required]
+            given = {word.partition("=")[0] for word in rest}
+            rest += [word for word in required if word.partition("=")[0] not in given and "out" in word]
+            command.make_context(name, rest)

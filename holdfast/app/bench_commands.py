@@ -45,7 +45,7 @@ def bench(
 ) -> None:
     """Run a suite of methods, streams, orders and seeds. Killed, the same command goes on where it was."""
     start_torch(1)
-    from holdfast.app.board import Board, LiveBoard, name_of
+    from holdfast.app.board import Board, LiveBoard
     from holdfast.bench.bench import bench as run_suite
     from holdfast.bench.engine import Engine, Local
     from holdfast.bench.tracking import check_tracker
@@ -97,7 +97,7 @@ def bench(
         say_error("stopped; the same command goes on where this one was")
         raise typer.Exit(130) from None
     for failure in failures:
-        say_error(f"[red]failed:[/red] {escape(name_of(failure.spec))}: {escape(failure.why)}")
+        say_error(f"[red]failed:[/red] {escape(failure.spec.title)}: {escape(failure.why)}")
     if failures:
         say_error(
             f"{len(failures)} of {len(wanted.specs)} runs are missing; the same command tries them again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.app.display import minutes
+from holdfast.bench.bench import Titled
 from holdfast.bench.records import Record
-from holdfast.bench.spec import Spec
 from holdfast.bench.worker import Event
 from holdfast.maths.metrics import percent
 
@@ -26,7 +26,7 @@ from holdfast.maths.metrics import percent
 class RunningRun:
     """A run that is going on."""
 
-    spec: Spec
+    spec: Titled
     began: float
     tasks: int = 0
     done: int = 0
@@ -36,24 +36,31 @@ class RunningRun:
     epoch: str = ""
 
 
+def overall(record: Record) -> str:
+    """What a run over a stream came to."""
+    return f"Ov {percent(record['metrics']['Ov'])}"
+
+
 class Board(AbstractContextManager["Board"]):
     """Says when a run begins, reaches a task and ends, one line each."""
 
-    def __init__(self, console: Console, total: int, at_once: int) -> None:
+    def __init__(
+        self, console: Console, total: int, at_once: int, outcome: Callable[[Record], str] = overall
+    ) -> None:
         self.console = console
         self.total = total
         self.at_once = at_once
+        self.outcome = outcome
         self.rows: dict[int, RunningRun] = {}
         self.ended = 0
         self.silent = False
-        self.spent: dict[tuple[str, str], list[float]] = {}
+        self.spent: dict[str, list[float]] = {}
 
-    def start(self, missing: Sequence[Spec], known: Sequence[Record]) -> None:
+    def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
         """What is to be done, and what there is."""
         self.missing = list(missing)
-        for record in known:
-            spec = record.get("spec", {})
-            self._note(spec.get("method", ""), spec.get("stream", ""), record.get("seconds", 0.0))
+        for like, seconds in known:
+            self._note(like, seconds)
         side = f", {self.at_once} at a time" if self.at_once > 1 else ""
         self.say(f"{self.total - len(missing)} of {self.total} runs are there; {len(missing)} to make{side}")
 
@@ -71,11 +78,13 @@ class Board(AbstractContextManager["Board"]):
             row.training = row.epoch = ""
             self.reached(row)
         elif kind == "note":
-            self.say(f"  {name_of(spec)}: {event['text']}")
+            self.say(f"  {spec.title}: {event['text']}")
         elif kind == "trial":
             row.training, row.epoch = f"training {event['number']}: {event['what']}", ""
         elif kind == "epoch":
             row.epoch = f"epoch {event['epoch']}/{event['epochs']}"
+        elif kind == "looked":
+            row.epoch = f"{event['done']}/{event['total']}"
         elif kind in ("done", "failed"):
             self._end(number, event, record)
 
@@ -84,16 +93,16 @@ class Board(AbstractContextManager["Board"]):
         self.ended += 1
         took = time.monotonic() - row.began
         if record is not None:
-            self._note(row.spec.method, row.spec.stream, took)
-            outcome = f"Ov {percent(record['metrics']['Ov'])} in {minutes(took)}"
+            self._note(row.spec.like, took)
+            outcome = f"{self.outcome(record)} in {minutes(took)}"
         else:
             outcome = f"FAILED: {event['why']}"
         there = self.total - len(self.missing) + self.ended
-        self.say(f"[{there}/{self.total}] {name_of(row.spec)}: {outcome}{self.left()}")
+        self.say(f"[{there}/{self.total}] {row.spec.title}: {outcome}{self.left()}")
 
     def reached(self, row: RunningRun) -> None:
         """A run has reached a task."""
-        self.say(f"  {name_of(row.spec)}: {row.task}")
+        self.say(f"  {row.spec.title}: {row.task}")
 
     def say(self, text: str) -> None:
         """A line that stays; from where none can be written, on a full disk say, runs go on in silence."""
@@ -112,20 +121,20 @@ class Board(AbstractContextManager["Board"]):
         rest = max([*running, sum(running + waiting) / self.at_once])
         return f"  (about {minutes(rest)} left)"
 
-    def _usual(self, spec: Spec) -> float:
-        """What a run takes, by those of the same method and stream, or else by all."""
+    def _usual(self, spec: Titled) -> float:
+        """What a run takes, by those alike, or else by all."""
         everything = [seconds for some in list(self.spent.values()) for seconds in some]
-        return fmean(self.spent.get((spec.method, spec.stream), everything))
+        return fmean(self.spent.get(spec.like, everything))
 
     def _rest(self, row: RunningRun) -> float:
         """What is left of a run, by its like, or else by its own pace so far."""
         since = time.monotonic() - row.began
-        alike = (row.spec.method, row.spec.stream) in self.spent
+        alike = row.spec.like in self.spent
         whole = self._usual(row.spec) if alike or not row.done else since * row.tasks / row.done
         return max(whole - since, 0.0)
 
-    def _note(self, method: str, stream: str, seconds: float) -> None:
-        self.spent.setdefault((method, stream), []).append(seconds)
+    def _note(self, like: str, seconds: float) -> None:
+        self.spent.setdefault(like, []).append(seconds)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -153,7 +162,7 @@ class LiveBoard(Board):
             since = minutes(time.monotonic() - row.began)
             if self.spent or row.done:
                 since += f", about {minutes(self._rest(row))} left"
-            cells = (name_of(row.spec), row.task, row.training, row.epoch, since)
+            cells = (row.spec.title, row.task, row.training, row.epoch, since)
             table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in cells))
         there = self.total - len(getattr(self, "missing", ())) + self.ended
         bar = Table.grid(padding=(0, 1))
@@ -164,10 +173,3 @@ class LiveBoard(Board):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.live.stop()
-
-
-def name_of(spec: Spec) -> str:
-    """A run in a few words."""
-    words = [spec.method, spec.stream, f"order {spec.order}" if spec.order else "", f"seed {spec.seed}"]
-    own = {name: value for name, value in spec.set.items() if name not in ("head", "logits")}
-    return " ".join([word for word in words if word] + [f"{name}={value}" for name, value in own.items()])

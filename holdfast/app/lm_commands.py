@@ -22,8 +22,6 @@ lm_app = typer.Typer(help="Language models that learn without forgetting.", no_a
 Model = Annotated[str, typer.Option(help="smollm2, a folder, or a hub id.")]
 MaxTokens = Annotated[int, typer.Option(min=2, help="Longer sequences are cut.")]
 Dtype = Annotated[str, typer.Option(help="float32 or bfloat16.")]
-METAMATH = "metamathqa"  # what the paper trains on, by its public name
-ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
 
 
 @lm_app.command("importance")
@@ -194,35 +192,26 @@ def study(
     max_tokens: MaxTokens = 160,
     data_dir: DataDir = None,
     threads: Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="Part of every record's spec.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, each in its own process.")] = 1,
 ) -> None:
     """Does protection keep the old ability, at every strength? Rates, sweeps, seeds: hours, resumable."""
     start_torch(threads)
-    from holdfast.studies import lm_plan as plan
+    from holdfast.app.board import Board, LiveBoard
+    from holdfast.bench.engine import Local
+    from holdfast.studies import lm_plan, lm_study
     from holdfast.studies.lm_report import write_study
-    from holdfast.studies.lm_study import Ability, Size, Study
 
-    _, tokenizer = _load(model, "float32")
-
-    def ability(name: str) -> Ability:
-        parts = ("train", "valid", "test")
-        return Ability(
-            name, *(_sequences(name, part, tokenizer, max_tokens, data_dir, split=True) for part in parts)
-        )
-
-    from holdfast.models.sources import load_lm
-
-    work = Study(
-        lambda dtype: load_lm(model, dtype)[0],
-        model,
-        tokenizer.pad_token_id,
-        ability(old),
-        ability(new),
-        out,
-        Size(steps, max_tokens=max_tokens, items=items),
-        lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
-    )
+    size = lm_study.Size(steps, max_tokens=max_tokens, items=items)
+    work = lm_study.named_study(model, old, new, out, size, data_dir)
+    for one in (work.old, work.new):
+        _say_cut(one.train, max_tokens)
+    kind = LiveBoard if console.is_terminal else Board
     try:
-        work.run(plan.study())
+        work.run(
+            lm_plan.study(),
+            Local(jobs),
+            lambda total, at_once: kind(console, total, at_once, lm_study.outcome),
+        )
     except KeyboardInterrupt:
         say_error("stopped; the same command goes on where this one was")
         raise typer.Exit(130) from None
@@ -260,33 +249,20 @@ def _room(network: Any, max_tokens: int) -> int:
     return min(made_for, max_tokens)
 
 
-def _sequences(
-    data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None, *, split: bool = False
-) -> Any:
+def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None) -> Any:
     """Encoded pairs of an ability by name, or of a file; what had to be cut is said."""
-    from holdfast.lm import embedded, tasks
-    from holdfast.lm.text import encode, read_pairs
+    from holdfast.lm.abilities import sequences_of
 
-    if data == "code":
-        pairs = embedded.part_of(embedded.functions(), part)
-    elif data == "arithmetic":
-        pairs = embedded.part_of(embedded.problems(), part)
-    elif data in ("gsm8k", "mbpp"):
-        pairs = getattr(tasks, data)(data_home(data_dir), part)
-    elif data == METAMATH or data.startswith("hf:") or Path(data).exists():
-        pairs = read_pairs("hf:meta-math/MetaMathQA" if data == METAMATH else data)
-        if split:
-            pairs = embedded.part_of(tuple(pairs), part)
-    else:
-        raise HoldfastError(
-            f"{unknown(data, list(ABILITIES), 'data')}; or give a JSONL file, or hf:owner/name"
-        )
-    found = encode(pairs, tokenizer, max_tokens)
+    found = sequences_of(data, part, tokenizer, max_tokens, data_dir)
+    _say_cut(found, max_tokens)
+    return found
+
+
+def _say_cut(found: Any, max_tokens: int) -> None:
     if found.cut or found.dropped:
         console.print(
-            f"of {len(pairs)} examples {found.cut} were cut to {max_tokens} tokens, and {found.dropped} "
-            "were left out whose prompt alone is longer",
+            f"of {len(found) + found.dropped} examples {found.cut} were cut to {max_tokens} tokens, and "
+            f"{found.dropped} were left out whose prompt alone is longer",
             soft_wrap=True,
             highlight=False,
         )
-    return found

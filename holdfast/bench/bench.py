@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.bench.engine import Engine
-from holdfast.bench.records import Record, read_record
+from holdfast.bench.records import Record, read_record, spec_of
 from holdfast.bench.run import pool_of
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
@@ -20,19 +20,40 @@ from holdfast.models.sources import check_model_name
 from holdfast.storage.files import locked, read_json, shared, write_json
 
 
+class Titled(Protocol):
+    """The spec of a run, of whatever kind, as a person sees it."""
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+
+    @property
+    def like(self) -> str:
+        """The same for runs that take about as long."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A run to make: its spec, the job that makes it, and the file of its record."""
+
+    spec: Titled
+    job: Job
+    path: Path
+
+
 @dataclass(frozen=True)
 class Failure:
     """A run that could not be made, and why."""
 
-    spec: Spec
+    spec: Titled
     why: str
 
 
 class SuiteProgress(Protocol):
-    """Listens to a suite at work."""
+    """Listens to runs being made."""
 
-    def start(self, missing: Sequence[Spec], known: Sequence[Record]) -> None:
-        """Take note of the runs to make and of the records that are there."""
+    def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
+        """Take note of the runs to make, and of the seconds that runs alike have taken."""
 
     def event(self, number: int, event: Event, record: Record | None) -> None:
         """Take note of what happened to a missing run; its record comes with its end."""
@@ -55,19 +76,37 @@ def bench(
     with shared(out / ".trials") as last:
         _keep_manifest(suite, out)
         missing, known = _sort_out(list(zip(suite.specs, records, strict=True)), failures)
-        if missing:
-            common = Job({}, str(out), _absolute(data_dir), suite.share, track, folder=str(Path.cwd()))
-            jobs = [replace(common, spec=spec.to_json()) for spec, _ in missing]
-            with board(len(suite.specs), engine.at_once(max(spec.threads for spec, _ in missing))) as show:
-                show.start([spec for spec, _ in missing], known)
-                for report in engine.run(jobs):
-                    spec, path = missing[report.number]
-                    event, record = _ended(report.event, path)
-                    if event["kind"] == "failed":
-                        failures.append(Failure(spec, event["why"]))
-                    show.event(report.number, event, record)
+        common = Job(
+            {}, str(out), data_dir=_absolute(data_dir), share=suite.share, track=track, folder=str(Path.cwd())
+        )
+        wanted = [Missing(spec, replace(common, spec=spec.to_json()), path) for spec, path in missing]
+        took = [(spec_of(record["spec"]).like, record["seconds"]) for record in known]
+        failures += make(wanted, len(suite.specs), engine, board, took)
         if not failures and last():
             _tidy(out)
+    return failures
+
+
+def make(
+    missing: Sequence[Missing],
+    total: int,
+    engine: Engine,
+    board: Callable[[int, int], AbstractContextManager[SuiteProgress]],
+    known: Sequence[tuple[str, float]] = (),
+) -> list[Failure]:
+    """Make the records of these runs, of so many in all; the failures. `known` are seconds of runs alike."""
+    if not missing:
+        return []
+    failures: list[Failure] = []
+    at_once = engine.at_once(max(one.job.spec["threads"] for one in missing))
+    with board(total, at_once) as show:
+        show.start([one.spec for one in missing], known)
+        for said in engine.run([one.job for one in missing]):
+            one = missing[said.number]
+            event, record = _ended(said.event, one.path)
+            if event["kind"] == "failed":
+                failures.append(Failure(one.spec, event["why"]))
+            show.event(said.number, event, record)
     return failures
 
 

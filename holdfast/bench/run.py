@@ -24,6 +24,7 @@ from accelerate import Accelerator
 from holdfast.bench.records import Record, read_record
 from holdfast.bench.spec import Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
+from holdfast.bench.worker import Job
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
@@ -108,6 +109,13 @@ def run(
             write_json(path, record)
             shutil.rmtree(workspace, ignore_errors=True)
     return record
+
+
+def run_job(job: Job, progress: Progress) -> None:
+    """Make the record of a worker's job."""
+    data_dir = Path(job.data_dir) if job.data_dir else None
+    spec = Spec.from_json(job.spec)
+    run(spec, Path(job.out), data_dir=data_dir, progress=progress, share=job.share, track=job.track)
 
 
 def _learn_all(

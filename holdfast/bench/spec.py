@@ -71,6 +71,18 @@ class Spec:
             content["model"] = folder_digest(self.model)
         return digest_of(content)
 
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        words = [self.method, self.stream, f"order {self.order}" if self.order else "", f"seed {self.seed}"]
+        own = {name: value for name, value in self.set.items() if name not in ("head", "logits")}
+        return " ".join([*filter(None, words), *(f"{name}={value}" for name, value in own.items())])
+
+    @property
+    def like(self) -> str:
+        """The same for runs that take about as long."""
+        return f"{self.method} {self.stream}"
+
     def to_json(self) -> dict[str, Any]:
         """The spec as the record keeps it. Records older than `tasks` are of specs without it."""
         content = dataclasses.asdict(self)

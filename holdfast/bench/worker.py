@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
 from typing import IO, Any
 
 from holdfast.errors import HoldfastError
@@ -31,7 +31,10 @@ class Job:
     """What a worker is told."""
 
     spec: dict[str, Any]
+    """What decides the record; its `threads` are set before torch starts."""
     out: str
+    run: str = "holdfast.bench.run:run_job"
+    """The function that makes the record, as module:name; it is given this job and a `Progress`."""
     data_dir: str | None = None
     share: bool = True
     track: str | None = None
@@ -39,6 +42,8 @@ class Job:
     """Cores to stay on; any if empty."""
     gpu: str | None = None
     """The one to use, if it is not for torch to choose."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """What that function must know beside the spec."""
     folder: str = "."
     """Where the spec was given: relative paths in it start there, wherever the worker is at home."""
 
@@ -76,6 +81,12 @@ class Events(Progress):
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.tell(kind="epoch", epoch=epoch, epochs=epochs)
+
+    def looked(self, done: int, total: int) -> None:
+        """Now and then, how far it is."""
+        if time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self.tell(kind="looked", done=done, total=total)
 
     def scored(self, score: float, reused: bool) -> None:
         """A training ended."""
@@ -143,18 +154,9 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(job.spec["threads"])
-    from holdfast.bench.run import run
-    from holdfast.bench.spec import Spec
-
+    module, _, function = job.run.partition(":")
     try:
-        run(
-            Spec.from_json(job.spec),
-            Path(job.out),
-            data_dir=Path(job.data_dir) if job.data_dir else None,
-            progress=events,
-            share=job.share,
-            track=job.track,
-        )
+        getattr(import_module(module), function)(job, events)
     except HoldfastError as error:
         events.tell(kind="failed", why=str(error))
     except OSError as error:

@@ -5,8 +5,8 @@ records make it resumable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from holdfast.bench.records import Record
@@ -37,6 +37,28 @@ class LMSpec:
     squared: bool = False
     stage: Stage = ""
     """What it is asked for: it names a table, and decides nothing about the training."""
+
+    @classmethod
+    def of(cls, spec: Mapping[str, Any]) -> LMSpec:
+        """The training of a record's spec."""
+        return cls(**{one.name: spec[one.name] for one in fields(cls) if one.name != "stage"})
+
+    @property
+    def title(self) -> str:
+        """The training in a few words, with its stage."""
+        return f"{self.stage}: {self.words}" if self.stage else self.words
+
+    @property
+    def words(self) -> str:
+        """The training in a few words."""
+        plain = asdict(LMSpec("naive"))
+        changed = {n: value for n, value in self.spec().items() if value != plain[n] and n != "kind"}
+        return " ".join([self.kind, *(f"{name} {value}" for name, value in changed.items())])
+
+    @property
+    def like(self) -> str:
+        """The same for trainings that take about as long."""
+        return f"{self.kind} {self.dtype}"
 
     def spec(self) -> dict[str, Any]:
         """What decides its numbers."""

@@ -19,7 +19,7 @@ from holdfast.report.tables import Cell, Table, html, markdown
 from holdfast.report.write import write_tables
 from holdfast.storage.files import write_text
 from holdfast.studies.lm_plan import HARM, LMSpec, Stage, StudyPlan, follow, loss, study
-from holdfast.studies.lm_study import COLLAPSED, records_of, words
+from holdfast.studies.lm_study import COLLAPSED, records_of
 
 TITLES: dict[Stage, str] = {
     "rates": "naive fine-tuning by rate",
@@ -189,7 +189,7 @@ def made_of(found: StudyRecords) -> Table:
     for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
         if record := found.record(trial):
             digest = str(record["digest"])
-            rows.append([Cell(words(trial)), Cell(digest, records=(digest,))])
+            rows.append([Cell(trial.words), Cell(digest, records=(digest,))])
     return Table("lm-records", "records", ["training", "record"], rows, words=True)
 
 
@@ -360,7 +360,7 @@ def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str)
         "mode": "lines+markers" if len(rows) > 1 else "markers",
         "x": _means(rows, "new"),
         "y": _means(rows, "old"),
-        "text": [f"{words(trial)}, seeds: {len(made)}" for trial, made in rows],
+        "text": [f"{trial.words}, seeds: {len(made)}" for trial, made in rows],
         "marker": {"color": colour, "size": 9},
         "line": {"color": colour, "width": 1},
     }

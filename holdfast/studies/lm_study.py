@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -14,24 +14,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.bench.bench import Missing, SuiteProgress, make
+from holdfast.bench.engine import Engine
 from holdfast.bench.records import Record
 from holdfast.bench.spec import digest_of
+from holdfast.bench.worker import Job
+from holdfast.errors import HoldfastError
+from holdfast.events import Progress
+from holdfast.lm.abilities import sequences_of
 from holdfast.lm.artefact import PARTIAL, Importance, measure
 from holdfast.lm.baselines import flow_weights, wise_ft
 from holdfast.lm.evaluate import output_loss
 from holdfast.lm.finetune import Collapsed, Recipe, finetune
 from holdfast.lm.protect import Protect
+from holdfast.lm.tasks import AbilityPart
 from holdfast.lm.text import Sequences
 from holdfast.lm.weighing import relatively
 from holdfast.maths.equations import merge
 from holdfast.maths.params import Params, kind_of, layer_of, restore, snapshot, trainable
-from holdfast.storage.files import Busy, locked, read_json, write_json
+from holdfast.models.sources import load_lm
+from holdfast.storage.files import locked, read_json, write_json
 from holdfast.storage.generations import read_tensors, write_tensors
 from holdfast.studies.lm_plan import LMSpec, StudyPlan, follow
 
-Told = Callable[[str], None]
+BoardMaker = Callable[[int, int], AbstractContextManager[SuiteProgress]]
 LOST = "collapsed.json"
-PAUSE = 5.0  # seconds between looks at what other processes have made
 COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
 
 
@@ -68,48 +75,53 @@ class Study:
         new: Ability,
         out: Path,
         size: Size,
-        told: Told = lambda line: None,
+        *,
+        data_dir: Path | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.load, self.name, self.pad = load, name, pad
-        self.old, self.new, self.out, self.size, self.told = old, new, out, size, told
+        self.old, self.new, self.out, self.size = old, new, out, size
+        self.data_dir, self.progress = data_dir, progress or Progress()
         # What trainings share belongs to a model, two abilities and a size.
         self.about = {"model": name, "old": old.name, "new": new.name, **asdict(size)}
         parts = {one.name: [part.digest() for part in (one.train, one.valid, one.test)] for one in (old, new)}
         self.about |= {"tokens": parts, "threads": torch.get_num_threads()}
         self.work = out / ".trials" / digest_of(self.about)
 
-    def run(self, plan: StudyPlan) -> dict[str, Any]:
-        """Follow a plan to its end; what it chose. Several processes may: each takes what nobody is at."""
-        return follow(plan, self.records) or {}
+    def run(self, plan: StudyPlan, engine: Engine, board: BoardMaker) -> dict[str, Any]:
+        """Follow a plan to its end, its trainings made by an engine; return what it chose."""
+        return follow(plan, lambda trials: self.records(trials, engine, board)) or {}
 
-    def records(self, trials: Sequence[LMSpec]) -> list[Record]:
-        """The records of some trainings, by this process or by others."""
-        pace = Pace(self.told)
-        while left := [trial for trial in trials if not self.path(trial).exists()]:
-            before = len(left)
-            for number, trial in enumerate(left):
-                try:
-                    with locked(self.work / self.path(trial).stem):
-                        if not self.path(trial).exists():
-                            with pace.of(trial, len(trials) - before + number, len(trials)):
-                                self.record(trial)
-                except Busy:
-                    continue
-            if all(not self.path(trial).exists() for trial in left):
-                time.sleep(PAUSE)  # others are at all of them
+    def records(self, trials: Sequence[LMSpec], engine: Engine, board: BoardMaker) -> list[Record]:
+        """Return the records of some trainings; those that are missing are made."""
+        first = {self.path(trial): trial for trial in reversed(trials)}
+        missing = [Missing(t, self.job(t), path) for path, t in reversed(first.items()) if not path.exists()]
+        if failures := make(missing, len(first), engine, board):
+            why = f"{failures[0].spec.title}: {failures[0].why}"
+            raise HoldfastError(
+                f"{len(failures)} trainings failed ({why}); the same command tries them again"
+            )
         return [read_json(self.path(trial)) for trial in trials]
 
+    def job(self, trial: LMSpec) -> Job:
+        """Return the job of making a record, for a worker that knows nothing yet."""
+        data_dir = None if self.data_dir is None else str(self.data_dir.resolve())
+        return Job(self.spec(trial), str(self.out), f"{__name__}:run_job", data_dir=data_dir)
+
     def record(self, trial: LMSpec) -> None:
-        """Make the record of a training."""
-        began = time.monotonic()
-        try:
-            found = self.train(trial)
-        except Collapsed as error:  # that it did is the result
-            lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
-            found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
-            found["collapsed"] = str(error)
-        seconds = round(time.monotonic() - began, 1)
-        write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
+        """Make the record of a training, unless another process has made it meanwhile."""
+        with locked(self.work / self.path(trial).stem, patience=math.inf):
+            if self.path(trial).exists():
+                return
+            began = time.monotonic()
+            try:
+                found = self.train(trial)
+            except Collapsed as error:  # that it did is the result
+                lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
+                found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
+                found["collapsed"] = str(error)
+            seconds = round(time.monotonic() - began, 1)
+            write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
 
     def path(self, trial: LMSpec) -> Path:
         """Where the record of a training is, or is going to be."""
@@ -142,7 +154,7 @@ class Study:
         return record
 
     def prepare(self, trial: LMSpec) -> None:
-        """Make what a training needs of others, or find another process at it, before anything is spent."""
+        """Make what a training needs of others, before its own model takes memory."""
         if trial.kind in ("naive", "wise", "la-merge", "la"):
             self.naive(trial)
         if trial.kind in ("la-merge", "la", "mas"):
@@ -160,7 +172,7 @@ class Study:
         finetune(
             model, seen, self.pad, recipe, self.work / "trainer",
             protect=self.protection(model, trial), weights=weights,
-            on_step=lambda step, steps, loss: self.told(f"  step {step}/{steps} loss {loss:.3f}"),
+            on_step=lambda step, steps, loss: self.progress.looked(step, steps),
         )  # fmt: skip
 
     def protection(self, model: nn.Module, trial: LMSpec) -> Protect | None:
@@ -206,7 +218,7 @@ class Study:
         path = place / "weights.safetensors"
         if path.exists():
             return read_tensors(path)[0]["weights"]
-        with locked(place):  # where another process is just training it, this one has other things to do
+        with locked(place, patience=math.inf):  # another process may be training it
             if (place / LOST).exists():
                 raise Collapsed(read_json(place / LOST))
             if not path.exists():
@@ -225,12 +237,12 @@ class Study:
     ) -> Importance:
         if (place / "importance.safetensors").exists() and not (place / PARTIAL).exists():
             return Importance.load(place)
-        with locked(place):
+        with locked(place, patience=math.inf):
             if not (place / "importance.safetensors").exists():
                 model = self.load(torch.float32)
                 if at is not None:
                     restore(model, at)
-                self.told(f"  importance for {ability.name}")
+                self.progress.note(f"importance for {ability.name}")
                 some = ability.train.first(self.size.items)
                 measure(model, some, name=self.name, data=ability.name, squared=squared, directory=place)
         return Importance.load(place)
@@ -271,31 +283,51 @@ def _summary(values: Sequence[float]) -> dict[str, float | None]:
     return {"min": min(known), "median": median(known), "mean": fmean(known), "max": max(known)}
 
 
-class Pace:
-    """Says what is trained, how much is left, and for how long if no other process helps."""
+def named_study(
+    model: str,
+    old: str,
+    new: str,
+    out: Path,
+    size: Size,
+    data_dir: Path | None,
+    progress: Progress | None = None,
+) -> Study:
+    """Return the study of a model and two abilities by their names."""
+    tokenizer = load_lm(model, torch.float32)[1]
 
-    def __init__(self, told: Told) -> None:
-        self.told = told
-        self.seconds: list[float] = []
-        self.said: set[LMSpec] = set()
+    def ability(name: str) -> Ability:
+        parts: tuple[AbilityPart, ...] = ("train", "valid", "test")
+        read = (sequences_of(name, part, tokenizer, size.max_tokens, data_dir, split=True) for part in parts)
+        return Ability(name, *read)
 
-    @contextmanager
-    def of(self, trial: LMSpec, done: int, total: int) -> Iterator[None]:
-        """Around one training."""
-        left = f", about {(total - done) * fmean(self.seconds) / 60:.0f} min left" if self.seconds else ""
-        if trial not in self.said:  # otherwise what it needs is still being made by another process
-            self.told(f"{trial.stage}: {words(trial)} ({done + 1} of {total}{left})")
-        self.said.add(trial)
-        began = time.monotonic()
-        yield
-        self.seconds.append(time.monotonic() - began)
+    return Study(
+        lambda dtype: load_lm(model, dtype)[0],
+        model,
+        tokenizer.pad_token_id,
+        ability(old),
+        ability(new),
+        out,
+        size,
+        data_dir=data_dir,
+        progress=progress,
+    )
 
 
-def words(trial: LMSpec) -> str:
-    """A training in a few words."""
-    plain = asdict(LMSpec("naive"))
-    changed = {name: value for name, value in trial.spec().items() if value != plain[name] and name != "kind"}
-    return " ".join([trial.kind, *(f"{name} {value}" for name, value in changed.items())])
+def run_job(job: Job, progress: Progress) -> None:
+    """Make the record of a worker's job."""
+    spec = job.spec
+    size = Size(**{one.name: spec[one.name] for one in fields(Size)})
+    data_dir = Path(job.data_dir) if job.data_dir else None
+    study = named_study(spec["model"], spec["old"], spec["new"], Path(job.out), size, data_dir, progress)
+    trial = LMSpec.of(spec)
+    if study.spec(trial) != spec:
+        raise HoldfastError("the data is not what it was when the study began; start it again")
+    study.record(trial)
+
+
+def outcome(record: Record) -> str:
+    """What a training came to, in a few words."""
+    return ", ".join(f"{ability} {record[ability]['test']['loss']:.3f}" for ability in ("old", "new"))
 
 
 def _plain_name(trial: LMSpec) -> str:

@@ -22,7 +22,7 @@ from records_by_hand import matrix, record_of
 from rich.console import Console
 from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 
-from holdfast.app.board import Board, LiveBoard, name_of
+from holdfast.app.board import Board, LiveBoard
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Engine, JobEvent, Local, Seat, seats
@@ -396,4 +396,4 @@ def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer:
 
 def test_a_run_has_a_name_people_read() -> None:
     spec = Spec.create(method="la", stream="home", settings=["fraction=0.5", "head=preallocated"], seed=2)
-    assert name_of(spec) == "la home seed 2 fraction=0.5"
+    assert spec.title == "la home seed 2 fraction=0.5"

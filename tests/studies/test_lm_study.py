@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import multiprocessing
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from tiny import llama, pairs, tokenizer
 
+from holdfast.app.board import Board
+from holdfast.bench.engine import Engine, JobEvent, Local
+from holdfast.bench.worker import Job
+from holdfast.errors import HoldfastError
 from holdfast.lm.text import encode
-from holdfast.storage.files import Busy
 from holdfast.studies import lm_study as module
 from holdfast.studies.lm_plan import FINE, RATES, LMSpec, follow, study
 from holdfast.studies.lm_report import StudyRecords, compared, frontier, strengths, write_study
-from holdfast.studies.lm_study import COLLAPSED, Ability, Size, Study, correlation, records_of
+from holdfast.studies.lm_study import COLLAPSED, Ability, Size, Study, correlation, named_study, records_of
 
 SIZE = Size(steps=3, batch=4, max_tokens=32, items=6)
 
@@ -26,11 +31,43 @@ def ability(name: str, seed: int) -> Ability:
     return Ability(name, *(encode(pairs(16, 10 * seed + i), tokenizer(), 32) for i in range(3)))
 
 
-def tiny_study(out: Path, lines: list[str] | None = None) -> Study:
-    told = (lambda line: None) if lines is None else lines.append
-    return Study(
-        lambda dtype: llama().to(dtype), "tiny", 2, ability("old", 1), ability("new", 2), out, SIZE, told
-    )
+class Noted(Study):
+    """A study that notes its trainings in a file."""
+
+    def train(self, trial: LMSpec) -> dict[str, Any]:
+        with (self.out / "trained.txt").open("a") as file:
+            file.write(f"{trial.words}\n")
+        return super().train(trial)
+
+
+def tiny_study(out: Path) -> Study:
+    out.mkdir(exist_ok=True)
+    return Noted(lambda dtype: llama().to(dtype), "tiny", 2, ability("old", 1), ability("new", 2), out, SIZE)
+
+
+class InProcess(Engine):
+    """Does the jobs of a study in this process."""
+
+    def __init__(self, work: Study) -> None:
+        self.work = work
+
+    def at_once(self, threads: int) -> int:
+        return 1
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
+        for number, job in enumerate(jobs):
+            yield JobEvent(number, {"kind": "begun"})
+            self.work.record(LMSpec.of(job.spec))
+            yield JobEvent(number, {"kind": "done"})
+
+
+def board(total: int, at_once: int) -> Board:
+    return Board(Console(file=io.StringIO(), width=200), total, at_once, module.outcome)
+
+
+def run(out: Path, plan: Any) -> dict[str, Any]:
+    work = tiny_study(out)
+    return work.run(plan, InProcess(work), board)
 
 
 def played(losses: Any) -> tuple[list[LMSpec], dict[str, Any]]:
@@ -96,7 +133,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
         return original(model, *args, **kwargs)
 
     monkeypatch.setattr(module, "finetune", counted)
-    chosen = tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    chosen = run(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1)))
     assert set(chosen) == {"best rate", "harsh rate", "chosen lambda"}
     found = records_of(tmp_path)
     for record in found:
@@ -107,7 +144,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
     merges = sum(record["spec"]["kind"] in ("wise", "la-merge", "untouched") for record in found)
     assert len(trained) == len(found) - merges, "one training for each record that needs one"
     trained.clear()
-    tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    run(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1)))
     assert not trained
     page = write_study(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1))).read_text()
     for title in (
@@ -125,7 +162,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
     path = next(path for path in tmp_path.glob("*.json") if '"la"' in path.read_text())
     before = json.loads(path.read_text())
     path.unlink()
-    tiny_study(tmp_path).run(study((0.01, 0.05), (0.1, 10.0), (0, 1)))
+    run(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1)))
     after = json.loads(path.read_text())
     assert {k: v for k, v in before.items() if k != "seconds"} == {
         k: v for k, v in after.items() if k != "seconds"
@@ -161,10 +198,8 @@ def test_correlation_by_kind_of_weight() -> None:
 
 def _make_all(out: Path) -> None:
     trials = [LMSpec("untouched"), *(LMSpec("naive", 0.01, seed=seed) for seed in range(3))]
-    lines: list[str] = []
-    tiny_study(out, lines).records(trials)
-    with open(out / "said.txt", "a") as said:
-        said.write("".join(f"{line}\n" for line in lines if " of 4" in line))
+    work = tiny_study(out)
+    work.records(trials, InProcess(work), board)
 
 
 @pytest.mark.slow
@@ -180,24 +215,37 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
     two, one = (records_of(tmp_path / name) for name in ("two", "one"))
     assert len(two) == 4
     for name in ("one", "two"):
-        assert len((tmp_path / name / "said.txt").read_text().splitlines()) == 4, "each was made once"
+        assert len((tmp_path / name / "trained.txt").read_text().splitlines()) == 4, "each was made once"
     assert [{**r, "seconds": 0} for r in two] == [{**r, "seconds": 0} for r in one]
 
 
-def test_it_says_how_long_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[str] = []
-    clock = iter([0.0, 120.0, 120.0, 240.0, 240.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
-    pace = module.Pace(lines.append)
-    for done in range(2):
-        with pace.of(LMSpec("naive", 0.01 * (1 + done), stage="rates"), done, 5):
-            pass
-    with suppress(Busy), pace.of(LMSpec("naive", 0.01, stage="rates"), 2, 5):
-        raise Busy  # what it needs is being made elsewhere: it has been said, and will be tried again
-    assert lines == [
-        "rates: naive lr 0.01 (1 of 5)",
-        "rates: naive lr 0.02 (2 of 5, about 8 min left)",
+@pytest.mark.slow
+def test_workers_make_what_this_process_would(tmp_path: Path) -> None:
+    """The engine of suites, two jobs at a time, on a model and abilities by their names."""
+    model = llama()
+    model.save_pretrained(tmp_path / "model")
+    tokenizer().save_pretrained(tmp_path / "model")
+
+    def write(name: str, seed: int) -> None:
+        rows = (json.dumps({"prompt": one.prompt, "answer": one.answer}) for one in pairs(48, seed))
+        (tmp_path / name).write_text("\n".join(rows))
+
+    write("old.jsonl", 0)
+    write("new.jsonl", 1)
+    names = [str(tmp_path / name) for name in ("model", "old.jsonl", "new.jsonl")]
+    trials = [LMSpec("untouched"), LMSpec("naive", 0.01), LMSpec("mas", 0.01, 1.0), LMSpec("la", 0.01, 1.0)]
+    found = {}
+    for where in ("here", "workers"):
+        work = named_study(*names, tmp_path / where, SIZE, None)
+        engine = InProcess(work) if where == "here" else Local(2)
+        found[where] = work.records(trials, engine, board)
+    assert [{**one, "seconds": 0} for one in found["here"]] == [
+        {**one, "seconds": 0} for one in found["workers"]
     ]
+    write("new.jsonl", 2)
+    work.path(trials[1]).unlink()
+    with pytest.raises(HoldfastError, match=r"naive lr 0\.01: the data is not what it was"):
+        work.records(trials, Local(1), board)
 
 
 def record(trial: LMSpec, old: float, new: float, moved: float = 0.0) -> dict[str, Any]:

@@ -1,0 +1,46 @@
+"""Abilities by name: embedded ones, public data sets, files of your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.fields import unknown
+from holdfast.lm import embedded, tasks
+from holdfast.lm.tasks import AbilityPart
+from holdfast.lm.text import Pair, Sequences, encode, read_pairs
+from holdfast.storage.cache import data_home
+
+METAMATH = "metamathqa"  # what the paper trains on, by its public name
+ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
+
+
+def pairs_of(data: str, part: AbilityPart, data_dir: Path | None, *, split: bool = False) -> list[Pair]:
+    """Return the pairs of an ability's part. A file has no parts, unless it is to be `split`."""
+    if data == "code":
+        return embedded.part_of(embedded.functions(), part)
+    if data == "arithmetic":
+        return embedded.part_of(embedded.problems(), part)
+    if data == "gsm8k":
+        return tasks.gsm8k(data_home(data_dir), part)
+    if data == "mbpp":
+        return tasks.mbpp(data_home(data_dir), part)
+    if data != METAMATH and not data.startswith("hf:") and not Path(data).exists():
+        known = unknown(data, list(ABILITIES), "data")
+        raise HoldfastError(f"{known}; or give a JSONL file, or hf:owner/name")
+    pairs = read_pairs("hf:meta-math/MetaMathQA" if data == METAMATH else data)
+    return embedded.part_of(tuple(pairs), part) if split else pairs
+
+
+def sequences_of(
+    data: str,
+    part: AbilityPart,
+    tokenizer: Any,
+    max_tokens: int,
+    data_dir: Path | None,
+    *,
+    split: bool = False,
+) -> Sequences:
+    """Return the encoded pairs of an ability's part."""
+    return encode(pairs_of(data, part, data_dir, split=split), tokenizer, max_tokens)
