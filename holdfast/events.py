@@ -1,4 +1,4 @@
-"""What long work says about itself. The base class says nothing; the command line shows it."""
+"""Progress of long work. The base class ignores every event; the command line shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a suite at work looks: a live board on a terminal, plain lines in a pipe."""
+"""A suite at work: a live board on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line shows: live progress on a terminal, plain lines in a pipe, and a record's numbers."""
+"""Progress and records on screen: live on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner's directory holds, for people."""
+"""Show the contents of a learner's directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a file a record: one may be half written, edited by hand, or be something else altogether."""
+"""Read and check records: a file may be half written, edited, or something else altogether."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be learnt: the named streams, and any file, folder or Hugging Face dataset of sentences."""
+"""Streams by name, and any file, folder or Hugging Face dataset of sentences."""
 
 from __future__ import annotations
 

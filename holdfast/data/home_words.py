@@ -1,4 +1,4 @@
-"""What people say in the open slots of Home Assistant's templates: our own words, no real household's."""
+"""Words for the open slots of Home Assistant's templates: made up here, from no real household."""
 
 # No name says which room it is in: the templates put "{area}" next to "{name}".
 NAMES: dict[str, tuple[str, ...]] = {

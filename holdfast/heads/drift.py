@@ -1,4 +1,4 @@
-"""Where features go when the trunk moves, estimated on current data only."""
+"""Estimate how features move with the encoder, on current data only."""
 
 from __future__ import annotations
 

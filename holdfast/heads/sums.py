@@ -1,4 +1,4 @@
-"""What a discriminant head remembers of the past: sums per class, exact and order-free.
+"""Sums per class, the memory of a discriminant head: exact, and independent of order.
 
 Per label k: n_k, s_k = Σ z and S_k = Σ z zᵀ, in double precision. Sums do not care for order, batching or
 who added them: learning a class later equals learning it jointly, two states can be added up, and a class can

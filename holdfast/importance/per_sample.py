@@ -1,4 +1,4 @@
-"""How much the model's answers depend on each weight: equation 1 of the paper.
+"""Per-sample importance: how much a model's answers depend on each weight (equation 1 of the paper).
 
 `mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017)
 are means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over

@@ -1,4 +1,4 @@
-"""What a language model can do: loss on outputs it is shown, numbers and programs it finds by itself."""
+"""Evaluate a language model: loss on given outputs, numbers and programs it produces itself."""
 
 from __future__ import annotations
 

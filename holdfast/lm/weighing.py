@@ -1,4 +1,4 @@
-"""What weighs the hold on each weight: its importance, brought to a scale, or relative to a new ability."""
+"""Weights of the hold: importance brought to one scale, or relative to a new ability."""
 
 from __future__ import annotations
 

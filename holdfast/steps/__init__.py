@@ -1,1 +1,1 @@
-"""What happens around an optimiser's step: the proximal pull, projection, UPGD."""
+"""Steps around an optimiser's step: the proximal pull, projection, UPGD."""

@@ -1,4 +1,4 @@
-"""Where downloads are kept."""
+"""The folder of downloads."""
 
 from __future__ import annotations
 

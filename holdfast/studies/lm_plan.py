@@ -1,6 +1,7 @@
-"""What the study on language models asks, as a generator: it yields trainings that do not need each other,
-is sent their records, and chooses rates and strengths by validation losses only. Whoever drives it trains;
-records make it resumable.
+"""The plan of the study on language models, as a generator.
+
+It yields trainings that do not need each other, is sent their records, and chooses rates and strengths by
+validation losses only. Whoever drives it trains; records make it resumable.
 """
 
 from __future__ import annotations
