@@ -49,7 +49,10 @@ class Estimator:
     def observe(
         self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
     ) -> None:
-        """Watch a training through step hooks; `extra` is what regularisers have added to a gradient."""
+        """Watch a training through step hooks; `extra` is what regularisers have added to a gradient.
+
+        Whoever watches derives from `Observer`: its trainings are not shared with those nobody watches.
+        """
 
     def finish(self, over: EndedTraining) -> Params:
         """The importance of the weights this training ended with."""

@@ -179,6 +179,8 @@ class Protect(TrainerCallback):
         spread = [grad for grad in grads if sharded(grad)]
         alone = [grad for grad in grads if not sharded(grad)]
         total = math.hypot(*(float(whole(get_total_norm(some))) for some in (alone, spread) if some))
+        scale = getattr(optimizer, "grad_scale", None)  # a fused optimiser unscales within its step
+        total = total if scale is None else total / float(scale)
         self.clipped = min(1.0, most / (total + 1e-6)) if math.isfinite(total) else 1.0
         if self.clipped < 1:
             for grad in grads:

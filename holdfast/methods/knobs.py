@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from holdfast.fields import setting
+from holdfast.importance.estimators import EstimatorName
 
 
 def lam() -> Any:
@@ -36,7 +37,7 @@ def keep() -> Any:
 
 def importance() -> Any:
     """The estimator, by name."""
-    return setting("mas", "the importance estimator: mas, fisher, si or rwalk")
+    return setting("mas", f"the importance estimator: {', '.join(get_args(EstimatorName))}")
 
 
 def convention() -> Any:

@@ -142,7 +142,7 @@ class Section:
         if name == "FWT":
             naive = None if run.method == "seq" else self.naive(run)
             return None if naive is None else metrics.forward_transfer(F, naive.after(len(F)))
-        return metrics.forgetting(F) if name == "CF" else metrics.positive_backward_transfer(F)
+        return {"CF": metrics.forgetting, "BWT+": metrics.positive_backward_transfer}[name](F)
 
 
 def load_sections(directory: Path) -> tuple[list[Section], list[str]]:

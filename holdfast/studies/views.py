@@ -69,7 +69,7 @@ def main_table(section: Section, name: str) -> Table:
         made = sum(run.record is not None for run in runs)
         row = [Cell(label), Cell(f"{made}/{len(runs)}")]
         row += [mean_cell(section, runs, metric, rank[metric][label]) for metric in METRICS]
-        row += [Cell(text or "-") for text in theirs.get(label, (None,) * 4)] if theirs else []
+        row += [Cell(text or "-") for text in theirs.get(label, (None,) * len(METRICS))] if theirs else []
         rows.append(row)
     columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
     note = (

@@ -289,6 +289,22 @@ def test_a_step_that_was_skipped_for_an_overflow_pulls_nothing() -> None:
     assert not same(start, weights_of(model)), "the next one counts"
 
 
+def test_scaled_gradients_of_a_fused_optimiser_are_clipped_by_their_true_norm() -> None:
+    factors = []
+    for scale in (1.0, 1024.0):
+        model = llama()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+        shield = Protect(model, importance(model), lam=1.0).attach(model, optimizer, clip=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        batch = collate([sequences(4)[i] for i in range(4)], pad=2)
+        scaler.scale(model.eval()(**batch).loss).backward()
+        scaler.step(optimizer)
+        factors.append(shield.clipped)
+        shield.detach()
+    assert 0 < factors[0] < 1
+    assert factors[1] == pytest.approx(factors[0], rel=1e-4)
+
+
 def test_gradients_are_clipped_as_torch_does() -> None:
     model = llama()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
