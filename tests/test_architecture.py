@@ -8,7 +8,7 @@ from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TESTS
 
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method
@@ -115,6 +115,24 @@ def test_commands_that_build_no_model_start_without_model_code() -> None:
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     slow = {"transformers.modeling_utils", "torch._dynamo", "sklearn", "pandas"}
     assert not slow & set(done.stdout.split()), "seconds, at every start"
+
+
+def test_no_test_imports_a_test() -> None:
+    """What tests share is in helpers/ or a conftest.py: a test may be renamed or deleted by itself."""
+
+    def tests_in(source: str) -> list[str]:
+        found = architecture.imports(source, known)
+        return sorted(name for name in found if name.rpartition(".")[2].startswith("test_"))
+
+    files = sorted(TESTS.rglob("*.py"))
+    parts = [path.relative_to(TESTS).with_suffix("").parts for path in files]
+    known = dict.fromkeys(".".join(part) for part in parts)
+    assert "bench.test_run" in known
+    for source in ("import test_run", "from test_run import spec", "from bench import test_run"):
+        assert tests_in(source), source
+    assert not tests_in("from helpers.runs import spec")
+    wrong = {str(path.relative_to(TESTS)): tests_in(path.read_text()) for path in files}
+    assert not {path: names for path, names in wrong.items() if names}
 
 
 def test_nothing_unpickles() -> None:

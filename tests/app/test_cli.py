@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from records_by_hand import matrix, record_of
+from helpers.records_by_hand import matrix, record_of
 
 from holdfast.app import main as cli
 from holdfast.methods import METHODS

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, class_stream
-from records_by_hand import matrix, record_of
+from helpers.records_by_hand import matrix, record_of
+from helpers.runs import SETTINGS
+from helpers.suites import Quiet, records, suite_of
 from rich.console import Console
-from test_run import SETTINGS, installed, told, write_stream  # noqa: F401
 
 from holdfast.app.board import Board, LiveBoard
 from holdfast.bench import Spec
@@ -29,55 +29,6 @@ from holdfast.bench.engine import Engine, JobEvent, Local, Seat, seats
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Job, events_of, working
 from holdfast.errors import HoldfastError
-
-
-class Quiet(Board):
-    """Remembers what it would have shown."""
-
-    def __init__(self, total: int, at_once: int) -> None:
-        super().__init__(Console(file=io.StringIO(), width=200), total, at_once)
-
-    @property
-    def text(self) -> str:
-        return self.console.file.getvalue()  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_stream(tmp_path_factory.mktemp("streams") / "toy", class_stream(), 2)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def importable() -> Iterator[None]:
-    """Workers are processes of their own: they find the package where this one has it."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
-    yield
-    os.environ.pop("PYTHONPATH")
-    if before is not None:
-        os.environ["PYTHONPATH"] = before
-
-
-def suite_of(files: Path, model: str, *methods: str, name: str = "toy") -> Suite:
-    specs = [
-        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=model, order=order)
-        for method in methods
-        for order in ("task0,task1", "task1,task0")
-    ]
-    return Suite(name, tuple(specs))
-
-
-def records(out: Path) -> dict[str, Any]:
-    found = {path.stem: json.loads(path.read_text()) for path in out.glob("*.json")}
-    return {stem: told(record) for stem, record in found.items() if not stem.endswith(".suite")}
-
-
-@pytest.fixture(scope="module")
-def whole(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Suite, Path]:
-    """A suite, and its records made in one go by two workers."""
-    suite, out = suite_of(files, one_layer, "mas", "slda"), tmp_path_factory.mktemp("whole")
-    assert bench(suite, out, Local(2), Quiet) == []
-    return suite, out
 
 
 @pytest.mark.slow
@@ -110,10 +61,10 @@ def test_only_what_is_missing_is_run(whole: tuple[Suite, Path], tmp_path: Path) 
 
 
 def test_records_of_files_that_were_moved_are_still_theirs(
-    files: Path, one_layer: str, tmp_path: Path
+    two_files: Path, one_layer: str, tmp_path: Path
 ) -> None:
-    shutil.copytree(files, tmp_path / "moved")
-    before, after = (suite_of(where, one_layer, "slda") for where in (files, tmp_path / "moved"))
+    shutil.copytree(two_files, tmp_path / "moved")
+    before, after = (suite_of(where, one_layer, "slda") for where in (two_files, tmp_path / "moved"))
     for spec in before.specs:
         record = record_of(spec, matrix(0.1, 0.2, 0.3))
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
@@ -210,14 +161,16 @@ def test_sigkill_at_twenty_random_moments(
 
 @pytest.mark.slow
 def test_what_is_wrong_with_one_run_leaves_the_others_alone(
-    whole: tuple[Suite, Path], files: Path, one_layer: str, tmp_path: Path
+    whole: tuple[Suite, Path], two_files: Path, one_layer: str, tmp_path: Path
 ) -> None:
     suite, expected = whole
     first, second, *rest = suite.specs
     (tmp_path / f"{first.digest()}.json").write_text("{half a rec")
     (tmp_path / "notes.json").write_text('["mine"]')
     (tmp_path / "no-model").mkdir()  # a name that is none is refused before anything is run
-    gone = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=str(tmp_path / "no-model"))
+    gone = Spec.create(
+        method="seq", stream=str(two_files), settings=SETTINGS, model=str(tmp_path / "no-model")
+    )
     failures = bench(Suite("toy", (gone, first, second, *rest)), tmp_path, Local(2), Quiet)
     why = {failure.spec.digest(): failure.why for failure in failures}
     assert why.keys() == {first.digest(), gone.digest()}
@@ -232,16 +185,16 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(
     assert len(left) == len(suite.specs) - 1
 
 
-def test_missing_data_is_said_before_anything_is_run(files: Path, one_layer: str, tmp_path: Path) -> None:
-    good = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=one_layer)
+def test_missing_data_is_said_before_anything_is_run(two_files: Path, one_layer: str, tmp_path: Path) -> None:
+    good = Spec.create(method="seq", stream=str(two_files), settings=SETTINGS, model=one_layer)
     bad = Spec.create(method="seq", stream="hwu64", model=one_layer)
     with pytest.raises(HoldfastError, match="hwu64"):
         bench(Suite("s", (good, bad)), tmp_path / "out", Local(1), Quiet, data_dir=tmp_path)
     assert not (tmp_path / "out").exists()
 
 
-def test_tasks_beyond_the_stream_are_refused(files: Path, one_layer: str, tmp_path: Path) -> None:
-    much = Spec.create(method="seq", stream=str(files), settings=SETTINGS, model=one_layer, tasks=5)
+def test_tasks_beyond_the_stream_are_refused(two_files: Path, one_layer: str, tmp_path: Path) -> None:
+    much = Spec.create(method="seq", stream=str(two_files), settings=SETTINGS, model=one_layer, tasks=5)
     with pytest.raises(HoldfastError, match="has 2 tasks, not 5"):
         bench(Suite("s", (much,)), tmp_path / "out", Local(1), Quiet)
 
@@ -277,9 +230,9 @@ def test_as_many_at_once_as_fit() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_dies_says_so_and_one_whose_parent_is_gone_leaves(
-    files: Path, one_layer: str, tmp_path: Path
+    two_files: Path, one_layer: str, tmp_path: Path
 ) -> None:
-    spec = Spec.create(method="la", stream=str(files), settings=SETTINGS, model=one_layer)
+    spec = Spec.create(method="la", stream=str(two_files), settings=SETTINGS, model=one_layer)
     with working(Job(spec.to_json(), str(tmp_path))) as (process, said):
         found = []
         for event in events_of(process, said):
@@ -307,10 +260,10 @@ def test_a_worker_that_cannot_start_is_a_failure(tmp_path: Path, monkeypatch: py
 
 
 def test_a_run_that_cannot_start_does_not_stop_the_board(
-    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
-    failures = bench(suite_of(files, one_layer, "seq"), tmp_path / "out", Local(1), Quiet)
+    failures = bench(suite_of(two_files, one_layer, "seq"), tmp_path / "out", Local(1), Quiet)
     assert len(failures) == 2
 
 
@@ -331,13 +284,13 @@ class Played(Engine):
 
 
 def test_what_is_left_is_no_less_than_the_longest_run(
-    files: Path, one_layer: str, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """seq took 10 s; la, begun with it, has learnt one of two tasks in 60 s, so that 60 s are left."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     board = Quiet(4, 2)
-    board.start(suite_of(files, one_layer, "seq", "la").specs, [])
+    board.start(suite_of(two_files, one_layer, "seq", "la").specs, [])
     for number in (0, 2):
         board.event(number, {"kind": "begun"}, None)
         board.event(number, {"kind": "plan", "tasks": 2}, None)
@@ -351,8 +304,10 @@ def test_what_is_left_is_no_less_than_the_longest_run(
 
 
 @pytest.mark.parametrize("kind", [Board, LiveBoard])
-def test_the_board_tells_what_happens(kind: type[Board], files: Path, one_layer: str, tmp_path: Path) -> None:
-    suite = suite_of(files, one_layer, "seq")
+def test_the_board_tells_what_happens(
+    kind: type[Board], two_files: Path, one_layer: str, tmp_path: Path
+) -> None:
+    suite = suite_of(two_files, one_layer, "seq")
     events = [
         JobEvent(0, {"kind": "begun"}),
         JobEvent(1, {"kind": "begun"}),

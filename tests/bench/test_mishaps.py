@@ -1,7 +1,5 @@
 """What may go wrong around a run: it is told in one line, and costs nothing that was done."""
 
-# ruff: noqa: F811 (tests ask for fixtures that are imported)
-
 from __future__ import annotations
 
 import errno
@@ -12,17 +10,15 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from helpers.runs import Killed, Killer, spec, told
+from helpers.suites import Quiet, Scripted, suite_of, workers_of
 from rich.console import Console
-from test_bench import Quiet, files, importable, suite_of  # noqa: F401
-from test_run import Killed, Killer, installed, spec, told  # noqa: F401
-from test_suite_records import Scripted
 
 from holdfast.app.board import Board
 from holdfast.bench import run
@@ -44,13 +40,13 @@ class Heard(Progress):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return told(run(spec(files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed")))
+def undisturbed(two_files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return told(run(spec(two_files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed")))
 
 
 @pytest.mark.parametrize("what", [".trial", "generation-", "CURRENT", ".json"])
 def test_a_disk_that_is_full_anywhere(
-    files: Path,
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
     undisturbed: dict[str, Any],
@@ -58,7 +54,7 @@ def test_a_disk_that_is_full_anywhere(
     what: str,
 ) -> None:
     """Trials, states, their pointer and the record come into their places by a rename; so much fits."""
-    asked, replace, there = spec(files, one_layer, "mas"), os.replace, 0
+    asked, replace, there = spec(two_files, one_layer, "mas"), os.replace, 0
 
     def fits(source: Any, target: Any) -> None:
         nonlocal there
@@ -77,9 +73,9 @@ def test_a_disk_that_is_full_anywhere(
 
 
 def test_a_trial_that_a_disk_has_spoilt_is_made_again(
-    files: Path, one_layer: str, tmp_path: Path, undisturbed: dict[str, Any]
+    two_files: Path, one_layer: str, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
-    asked = spec(files, one_layer, "mas")
+    asked = spec(two_files, one_layer, "mas")
     with pytest.raises(Killed):
         run(asked, tmp_path, progress=Killer(12))
     trials = list((tmp_path / ".trials").rglob("*.trial"))
@@ -90,9 +86,9 @@ def test_a_trial_that_a_disk_has_spoilt_is_made_again(
 
 
 def test_a_run_that_was_killed_counts_what_it_had_done(
-    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, ticks = spec(files, one_layer, "mas"), itertools.count(step=1000.0)
+    asked, ticks = spec(two_files, one_layer, "mas"), itertools.count(step=1000.0)
     monkeypatch.setattr("holdfast.learning.learner.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     with pytest.raises(Killed):
         run(asked, tmp_path, progress=Killer(12))
@@ -104,9 +100,9 @@ def test_a_run_that_was_killed_counts_what_it_had_done(
 
 @pytest.mark.parametrize("content", ["[1]", "{}", "half a rec"])
 def test_something_else_under_a_record_s_name(
-    files: Path, one_layer: str, tmp_path: Path, content: str
+    two_files: Path, one_layer: str, tmp_path: Path, content: str
 ) -> None:
-    asked = spec(files, one_layer)
+    asked = spec(two_files, one_layer)
     path = tmp_path / f"{asked.digest()}.json"
     path.write_text(content)
     with pytest.raises(HoldfastError, match="delete it to make it anew"):
@@ -114,8 +110,10 @@ def test_something_else_under_a_record_s_name(
     assert path.read_text() == content
 
 
-def test_a_record_that_was_half_written_is_cleared_away(files: Path, one_layer: str, tmp_path: Path) -> None:
-    asked = spec(files, one_layer)
+def test_a_record_that_was_half_written_is_cleared_away(
+    two_files: Path, one_layer: str, tmp_path: Path
+) -> None:
+    asked = spec(two_files, one_layer)
     run(asked, tmp_path)
     half = tmp_path / f".{asked.digest()}.json.0a1b2c3d.tmp"
     half.write_text("{")
@@ -123,9 +121,9 @@ def test_a_record_that_was_half_written_is_cleared_away(files: Path, one_layer: 
     assert not half.exists()
 
 
-def test_a_misspelt_model_is_said_before_anything_is_run(files: Path, tmp_path: Path) -> None:
+def test_a_misspelt_model_is_said_before_anything_is_run(two_files: Path, tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="did you mean 'minilm'"):
-        bench(suite_of(files, "minllm", "seq"), tmp_path, Scripted(), Quiet)
+        bench(suite_of(two_files, "minllm", "seq"), tmp_path, Scripted(), Quiet)
     assert not list(tmp_path.iterdir())
 
 
@@ -143,10 +141,10 @@ def test_lines_that_cannot_be_written_stop_nothing() -> None:
 
 
 def test_a_tracker_that_fails_is_told_once(
-    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
-    asked, heard, logged = spec(files, one_layer), Heard(), []
+    asked, heard, logged = spec(two_files, one_layer), Heard(), []
 
     def log(self: Any, values: Any, **_: Any) -> None:
         logged.append(values)
@@ -162,10 +160,10 @@ def test_a_tracker_that_fails_is_told_once(
 
 
 def test_a_tracker_that_cannot_end_leaves_a_record(
-    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
-    asked, heard = spec(files, one_layer), Heard()
+    asked, heard = spec(two_files, one_layer), Heard()
 
     def refuse(*_: Any) -> None:
         raise ConnectionError("nobody answers")
@@ -177,7 +175,7 @@ def test_a_tracker_that_cannot_end_leaves_a_record(
 
 
 def test_a_tracker_that_cannot_begin_is_one_line(
-    files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorboard")
 
@@ -186,26 +184,15 @@ def test_a_tracker_that_cannot_begin_is_one_line(
 
     monkeypatch.setattr("accelerate.Accelerator.init_trackers", refuse)
     with pytest.raises(HoldfastError, match=r"^--track tensorboard: nobody answers; put that right"):
-        run(spec(files, one_layer), tmp_path, track="tensorboard")
-
-
-def workers_of(cache: Path) -> list[int]:
-    """Processes at work on runs whose node has this cache."""
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile
-            at_work = b"holdfast.bench.worker" in (place / "cmdline").read_bytes()
-            if at_work and f"HOLDFAST_CACHE={cache}\0".encode() in (place / "environ").read_bytes():
-                found.append(int(place.name))
-    return found
+        run(spec(two_files, one_layer), tmp_path, track="tensorboard")
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_suite_and_its_workers(files: Path, one_layer: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_suite_and_its_workers(two_files: Path, one_layer: str, tmp_path: Path) -> None:
     suite = tmp_path / "mine.toml"
     suite.write_text(
-        f"streams = [{json.dumps(str(files))}]\nmethods = ['la', 'mas']\nmodel = {json.dumps(one_layer)}\n"
-        "set = { epochs = 200, patience = 200 }\n"
+        f"streams = [{json.dumps(str(two_files))}]\nmethods = ['la', 'mas']\n"
+        f"model = {json.dumps(one_layer)}\nset = {{ epochs = 200, patience = 200 }}\n"
     )
     asked = [sys.executable, "-m", "holdfast", "bench", str(suite), "--out", str(tmp_path / "out")]
     with subprocess.Popen(
@@ -230,4 +217,4 @@ def test_ctrl_c_ends_a_suite_and_its_workers(files: Path, one_layer: str, tmp_pa
     assert not list((tmp_path / "out").glob("[0-9a-f]*[0-9a-f].json"))
     assert not workers_of(tmp_path), "nothing goes on behind its back"
     # Whoever works has a lock; it is free again.
-    assert bench(suite_of(files, one_layer, "slda"), tmp_path / "out", Local(1), Quiet) == []
+    assert bench(suite_of(two_files, one_layer, "slda"), tmp_path / "out", Local(1), Quiet) == []

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from test_bench import Quiet, files, importable, records, suite_of  # noqa: F401
-from test_mishaps import workers_of
-from test_run import installed  # noqa: F401
+from helpers.suites import Quiet, records, suite_of, workers_of
 
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
@@ -45,15 +43,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]
 @pytest.mark.slow
 def test_a_killed_node_costs_a_retry_not_a_result(
     cluster: object,
-    files: Path,  # noqa: F811
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from holdfast.bench.on_ray import OnRay
 
-    monkeypatch.chdir(files.parent)  # the cluster is at home elsewhere
-    suite = suite_of(Path(files.name), one_layer, "mas", "slda")
+    monkeypatch.chdir(two_files.parent)  # the cluster is at home elsewhere
+    suite = suite_of(Path(two_files.name), one_layer, "mas", "slda")
     first, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
     cluster.wait_for_nodes()
 
@@ -76,7 +74,7 @@ def test_a_killed_node_costs_a_retry_not_a_result(
 
 
 def test_a_worker_that_is_killed_costs_a_retry(
-    files: Path,  # noqa: F811
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +91,7 @@ def test_a_worker_that_is_killed_costs_a_retry(
             yield process, said
 
     monkeypatch.setattr(on_ray, "working", killed)
-    [spec, _] = suite_of(files, one_layer, "slda").specs
+    [spec, _] = suite_of(two_files, one_layer, "slda").specs
     with pytest.raises(on_ray.WorkerDied, match="signal 9"):
         on_ray._do(Job(spec.to_json(), str(tmp_path)), 0, None)
 
@@ -106,13 +104,13 @@ def test_a_cluster_that_is_not_there() -> None:
 
 
 def test_a_node_keeps_other_sentences_under_another_name(
-    files: Path,  # noqa: F811
+    two_files: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a named stream is read from is not in its spec: a record of other sentences must not come back."""
     from holdfast.bench.on_ray import _scratch
 
-    asked = Spec.create(method="seq", stream=str(files))
+    asked = Spec.create(method="seq", stream=str(two_files))
     here = _scratch(asked, None)
     assert _scratch(asked, None) == here
     monkeypatch.setattr(sys.modules["holdfast.bench.run"], "data_of", lambda _: "others")

@@ -2,89 +2,29 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, class_stream
+from conftest import ROOT
+from helpers.runs import SETTINGS, Killed, Killer, spec, told
 
-from holdfast.bench import Spec, run
+from holdfast.bench import run
 from holdfast.bench.run import data_of
 from holdfast.data.tasks import Stream
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.maths.metrics import macro_f1
 
-SETTINGS = [
-    "batch_size=8",
-    "epochs=2",
-    "patience=2",
-    "rates=0.01",
-    "lam_decay=0.1",
-    "lam_steps=2",
-    "lam_trials=2",
-    "loosening=short",
-]
 RUN = sys.modules["holdfast.bench.run"]
 """The module: the package has a function of its name."""
-UNTOLD = ("seconds", "peak_memory")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory: pytest.TempPathFactory):
-    """Records name the versions of packages, this one's too: act as if it were installed where it is not."""
-    try:
-        version("holdfast")
-        yield
-    except PackageNotFoundError:
-        place = tmp_path_factory.mktemp("site")
-        about = place / "holdfast-0.1.0.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: holdfast\nVersion: 0.1.0\n")
-        sys.path.append(str(place))
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(ROOT), str(place)]))
-        yield
-        sys.path.remove(str(place))
-        os.environ.pop("PYTHONPATH")
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
-
-
-def write_stream(folder: Path, stream: Stream, tasks: int) -> Path:
-    folder.mkdir(exist_ok=True)
-    for task in stream.tasks[:tasks]:
-        with (folder / f"{task.name}.csv").open("w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(("text", "label", "split"))
-            for part in ("train", "valid", "test"):
-                split = getattr(task, part)
-                table.writerows(zip(split.texts, split.labels, [part] * len(split), strict=True))
-    return folder
-
-
-@pytest.fixture(scope="session")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three class-incremental tasks as CSV files."""
-    return write_stream(tmp_path_factory.mktemp("streams") / "toy", class_stream(), 3)
-
-
-def spec(files: Path, model: str, method: str = "seq", *settings: str, **rest: Any) -> Spec:
-    return Spec.create(method=method, stream=str(files), settings=[*SETTINGS, *settings], model=model, **rest)
-
-
-def told(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in UNTOLD}
 
 
 @pytest.fixture(scope="module")
@@ -214,24 +154,6 @@ def test_fixed_lam(files, one_layer, tmp_path, lam):
 
 
 # ---- killed and resumed -------------------------------------------------------------------------------
-
-
-class Killed(BaseException):
-    """As abrupt as it gets inside one process."""
-
-
-class Killer(Progress):
-    """Ends the run at the n-th thing it says about itself."""
-
-    def __init__(self, at: int) -> None:
-        self.left = at
-
-    def _tick(self, *_: Any) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
-
-    task = trial = epoch = scored = _tick  # type: ignore[assignment]
 
 
 def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_path, undisturbed):

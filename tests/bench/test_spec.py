@@ -1,7 +1,5 @@
 """A run bears a name by all that decides it, and by nothing else."""
 
-# ruff: noqa: F811 (tests ask for fixtures that are imported)
-
 from __future__ import annotations
 
 import dataclasses
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import domain_stream
-from test_run import SETTINGS, files, spec, write_stream  # noqa: F401
+from helpers.runs import SETTINGS, spec, write_stream
 
 from holdfast.bench import Spec, run
 from holdfast.errors import HoldfastError

@@ -1,50 +1,34 @@
-"""Records of a suite while things change around it: files, other processes, what a kill has left."""
+"""Records of a suite while things change around it: two_files, other processes, what a kill has left."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from records_by_hand import matrix, record_of
+from helpers.records_by_hand import matrix, record_of
+from helpers.runs import SETTINGS
+from helpers.suites import Quiet, Scripted, records
 from rich.console import Console
-from test_bench import SETTINGS, Quiet, files, importable, records, suite_of, whole  # noqa: F401
-from test_run import installed  # noqa: F401
 
 from holdfast.app.board import Board
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
-from holdfast.bench.engine import Engine, JobEvent, Local
+from holdfast.bench.engine import Local
 from holdfast.bench.run import run
 from holdfast.bench.suite import Suite
-from holdfast.bench.worker import Event, Job
 from holdfast.storage.files import shared
 
 
-class Scripted(Engine):
-    """Says what it is told to, and does nothing."""
-
-    def __init__(self, *events: Event) -> None:
-        self.events = events
-
-    def at_once(self, threads: int) -> int:
-        return 1
-
-    def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
-        for number in range(len(jobs)):
-            for event in self.events:
-                yield JobEvent(number, event)
-
-
 def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(
-    files: Path,  # noqa: F811
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
 ) -> None:
     specs = tuple(
-        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=one_layer)
+        Spec.create(method=method, stream=str(two_files), settings=SETTINGS, model=one_layer)
         for method in ("seq", "mas")
     )
     out = tmp_path / "out"
@@ -54,12 +38,12 @@ def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(
 
 
 def test_what_a_suite_no_longer_names_is_not_missing(
-    files: Path,  # noqa: F811
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
 ) -> None:
     seq, mas, ewc = (
-        Spec.create(method=method, stream=str(files), settings=SETTINGS, model=one_layer)
+        Spec.create(method=method, stream=str(two_files), settings=SETTINGS, model=one_layer)
         for method in ("seq", "mas", "ewc")
     )
 
@@ -88,11 +72,11 @@ def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_kill_at_the_very_end_leaves_nothing_for_ever(
-    files: Path,  # noqa: F811
+    two_files: Path,
     one_layer: str,
     tmp_path: Path,
 ) -> None:
-    spec = Spec.create(method="slda", stream=str(files), settings=SETTINGS, model=one_layer)
+    spec = Spec.create(method="slda", stream=str(two_files), settings=SETTINGS, model=one_layer)
     record = run(spec, tmp_path)
     left = tmp_path / ".trials" / spec.digest() / "some.trial"
     for _ in range(2):  # by itself, and within a suite
@@ -132,7 +116,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.slow
 def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(
     small_disk: Path,
-    whole: tuple[Suite, Path],  # noqa: F811
+    whole: tuple[Suite, Path],
 ) -> None:
     suite, expected = whole
     done, *rest = suite.specs

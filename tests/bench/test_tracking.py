@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_run import files, installed, spec, told  # noqa: F401
+from helpers.runs import spec, told
 
 from holdfast.app.display import Lines
 from holdfast.bench import run
@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 
 
-def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_path: Path) -> None:  # noqa: F811
+def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     asked = spec(files, one_layer, "mas", "lam=3.0")
     record = run(asked, tmp_path / "tracked", track="tensorboard")

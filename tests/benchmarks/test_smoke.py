@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from lm import tiny
+from helpers import tiny
 
 pytestmark = pytest.mark.slow
 SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}

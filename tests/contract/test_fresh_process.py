@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, TESTS, assert_same_bits
-from test_contract import every_method, taught
+from helpers.contract import every_method, taught
 
 from holdfast.storage.generations import Store
 

@@ -82,7 +82,7 @@ def save_model() -> None:
 
 def save_importance() -> None:
     """Write an importance artefact of a tiny language model."""
-    from lm import tiny
+    from helpers import tiny
 
     tiny.importance(tiny.llama()).save(IMPORTANCE)
 

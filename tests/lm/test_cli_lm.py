@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny import pairs, saved
+from helpers.tiny import pairs, saved
 
 from holdfast.app import main as cli
 
@@ -130,7 +130,7 @@ def test_an_importance_does_not_go_where_other_things_are(
 def test_the_importance_of_another_model_is_refused(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tiny import llama
+    from helpers.tiny import llama
 
     imp, new = str(tmp_path / "imp"), data(tmp_path / "new.jsonl")
     assert (

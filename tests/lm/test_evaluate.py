@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny import llama, same, tokenizer, weights_of
+from helpers.tiny import llama, same, tokenizer, weights_of
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import evaluate

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.protection import Bowl, equal, steps
+from helpers.tiny import importance, llama, same, sequences, weights_of
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny import importance, llama, same, sequences, weights_of
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -31,20 +32,6 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def steps(
-    model: nn.Module, optimizer: torch.optim.Optimizer, count: int = 5, clip: float | None = None
-) -> None:
-    model.train()
-    data = sequences(4 * count)
-    for number in range(count):
-        batch = collate([data[4 * number + i] for i in range(4)], pad=2)
-        model(**batch).loss.backward()
-        if clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
 @pytest.mark.parametrize("mode", ["proximal", "loss"])
 def test_without_strength_it_is_the_bare_optimiser(kind: str, mode: Any) -> None:
@@ -54,22 +41,6 @@ def test_without_strength_it_is_the_bare_optimiser(kind: str, mode: Any) -> None
     Protect(guarded, importance(guarded), lam=0.0, mode=mode).attach(guarded, optimizer)
     steps(guarded, optimizer, clip=1.0)
     assert same(weights_of(plain), weights_of(guarded))
-
-
-class Bowl(nn.Module):
-    """½ Σ h (θ - b)², a loss whose penalised optimum is known: h b / (h + λ a) with the anchor at 0."""
-
-    def __init__(self, h: list[float], b: list[float]) -> None:
-        super().__init__()
-        self.theta = nn.Parameter(torch.zeros(len(h)))
-        self.h, self.b = torch.tensor(h), torch.tensor(b)
-
-    def forward(self) -> torch.Tensor:
-        return (self.h * (self.theta - self.b).square()).sum() / 2
-
-
-def equal(model: nn.Module, values: list[float]) -> Importance:
-    return Importance({"theta": torch.tensor(values)}, Card("bowl", "none", 1))
 
 
 @pytest.mark.parametrize(

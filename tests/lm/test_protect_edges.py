@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_protect import Bowl, equal, steps
-from test_protect_trainer import StopAt, trainer
-from tiny import importance, llama, same, sequences, weights_of
+from helpers.protection import Bowl, StopAt, equal, steps, trainer
+from helpers.tiny import importance, llama, same, sequences, weights_of
 from torch import nn
 from transformers.optimization import Adafactor
 

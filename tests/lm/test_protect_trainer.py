@@ -9,40 +9,14 @@ from typing import Any
 import pytest
 import torch
 from conftest import ROOT
-from tiny import importance, llama, same, saved, sequences, tokenizer, weights_of
+from helpers.protection import StopAt, trainer
+from helpers.tiny import importance, llama, same, saved, sequences, tokenizer, weights_of
 from torch import nn
-from transformers import Trainer, TrainingArguments
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import Importance, Protect
 from holdfast.lm.artefact import Card
 from holdfast.lm.finetune import Recipe, finetune, sequence_losses
-from holdfast.lm.text import collate
-
-
-def trainer(model: nn.Module, out: Path, *callbacks: Any, **rest: Any) -> Trainer:
-    settings = {
-        "max_steps": 6,
-        "per_device_train_batch_size": 4,
-        "learning_rate": 0.01,
-        "save_strategy": "no",
-    }
-    arguments = TrainingArguments(
-        output_dir=str(out),
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=True,
-        remove_unused_columns=False,
-        **settings | rest,
-    )
-    data = list(sequences(40))
-    return Trainer(
-        model,
-        arguments,
-        train_dataset=data,
-        data_collator=lambda rows: collate(rows, 2),
-        callbacks=list(callbacks),
-    )
 
 
 def test_three_lines_with_the_real_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,17 +96,6 @@ def test_a_resumed_training_ends_with_the_same_bits(
     )
     resumed.train(resume_from_checkpoint=True)
     assert same(weights_of(whole), weights_of(again))
-
-
-from transformers import TrainerCallback  # noqa: E402
-
-
-class StopAt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = state.global_step >= self.step
 
 
 def test_looking_ahead_puts_the_weights_back_and_holds_relatively(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import llama, sequences
+from helpers.tiny import llama, sequences
 
 from holdfast.errors import HoldfastError
 from holdfast.importance.sequences import sequence_fisher, sequence_mas

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from tiny import WORDS, llama, pairs, sequences, tokenizer
+from helpers.tiny import WORDS, llama, pairs, sequences, tokenizer
 
 from holdfast.errors import HoldfastError
 from holdfast.lm import embedded, tasks

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
-from tiny import llama, pairs, saved, sequences
+from conftest import ROOT, TESTS
+from helpers.tiny import llama, pairs, saved, sequences
 
 from holdfast.lm.artefact import measure
 from holdfast.models.sources import load_lm
@@ -22,8 +22,8 @@ import os, sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-sys.path.insert(0, os.environ["TINY"])
-from tiny import llama, sequences
+sys.path.insert(0, os.environ["TESTS"])
+from helpers.tiny import llama, sequences
 from holdfast.lm import Protect
 from holdfast.lm.artefact import measure
 from holdfast.lm.text import collate
@@ -61,8 +61,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-sys.path.insert(0, os.environ["TINY"])
-from tiny import llama, sequences
+sys.path.insert(0, os.environ["TESTS"])
+from helpers.tiny import llama, sequences
 from holdfast.errors import HoldfastError
 from holdfast.lm import Protect
 from holdfast.lm.artefact import measure
@@ -132,8 +132,8 @@ import os, sys
 from functools import partial
 import torch
 from transformers import Trainer, TrainingArguments
-sys.path.insert(0, os.environ["TINY"])
-from tiny import llama, sequences
+sys.path.insert(0, os.environ["TESTS"])
+from helpers.tiny import llama, sequences
 from holdfast.lm import Protect
 from holdfast.lm.artefact import measure
 from holdfast.lm.text import collate
@@ -185,7 +185,7 @@ def together(arguments: list[str], extra: dict[str, str], world: int = 2) -> lis
 @pytest.mark.parametrize("script", [COPIES, SHARDS], ids=["DDP", "FSDP2"])
 def test_protection(script: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
-    extra = {"TINY": str(Path(__file__).parent), "OUT": str(tmp_path)}
+    extra = {"TESTS": str(TESTS), "OUT": str(tmp_path)}
     for out in together([str(tmp_path / "train.py")], extra):
         assert "as it should be" in out
 
@@ -220,7 +220,7 @@ def test_the_command_under_a_launcher(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_loss_form_is_as_strong_in_two_processes_as_in_one(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOSS)
-    extra = {"TINY": str(Path(__file__).parent), "OUT": str(tmp_path)}
+    extra = {"TESTS": str(TESTS), "OUT": str(tmp_path)}
     found = []
     for world in (1, 2):
         out = together([str(tmp_path / "train.py")], extra, world)[0]

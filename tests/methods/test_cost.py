@@ -18,7 +18,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import KEYWORDS, TOPICS, make_learner, small, toy_task
-from published_passes import ROWS, SILENT, Facts, Ways
+from helpers.published_passes import ROWS, SILENT, Facts, Ways
 
 import holdfast.learning.fit as fitting
 import holdfast.learning.learner as learning

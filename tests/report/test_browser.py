@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, browser
-from test_report import joint, matrix, put, spec
+from helpers.browser import CHROMIUM, browser
+from helpers.records_by_hand import joint, matrix
+from helpers.reports import put, spec
 
 from holdfast.studies.views import write_report
 

@@ -6,18 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from test_misreadings import figure_of
-from test_report import matrix, put, spec
+from helpers.records_by_hand import matrix
+from helpers.reports import figure_of, put, spec, tables_of
 
 from holdfast.bench import Spec
 from holdfast.report.means import against_best, mean_of, ranks, units
-from holdfast.report.tables import Table
 from holdfast.studies.views import write_report
-
-
-def tables_of(folder: Path) -> dict[str, Table]:
-    [(_, tables)] = write_report(folder).sections
-    return {table.name.partition("-")[2]: table for table in tables}
 
 
 def test_orders_of_some_tasks_are_another_study(tmp_path: Path) -> None:

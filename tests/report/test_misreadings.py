@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from records_by_hand import matrix, record_of
-from test_report import put, rows_of, spec, suite_folder
+from helpers.records_by_hand import matrix, record_of
+from helpers.reports import figure_of, put, rows_of, spec, suite_folder
 
 from holdfast.report.means import ranks
 from holdfast.report.tables import Cell, Table, latex, markdown
 from holdfast.studies.views import write_report
-
-
-def figure_of(page: Path, title: str) -> dict[str, Any]:
-    found = re.search(
-        rf"{re.escape(title)}(?:</a>)?</figcaption>.*?id=f\d+>(.*?)</script>", page.read_text(), re.S
-    )
-    assert found is not None, title
-    content: dict[str, Any] = json.loads(found[1])
-    return content
 
 
 def test_a_seed_more_of_one_method_takes_no_rank_away() -> None:

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_by_hand import matrix, record_of
-from test_means import tables_of
-from test_report import put, spec
+from helpers.records_by_hand import matrix, record_of
+from helpers.reports import put, spec, tables_of
 
 from holdfast.bench import Spec
 from holdfast.bench.bench import _keep_manifest

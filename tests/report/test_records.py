@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from records_by_hand import matrix, record_of
-from test_report import folder, spec  # noqa: F401
+from helpers.records_by_hand import matrix, record_of
+from helpers.reports import spec
 
 from holdfast.bench.records import NotARecord, check_record
 from holdfast.studies.views import write_report
@@ -48,7 +48,7 @@ from holdfast.studies.views import write_report
     ids=repr,
 )
 def test_a_record_that_is_not_whole_is_left_out(
-    folder: Path,  # noqa: F811
+    folder: Path,
     change: dict[str, Any],
 ) -> None:
     good = sum(len(section.made) for section, _ in write_report(folder).sections)
@@ -67,7 +67,7 @@ def test_a_record_that_is_not_whole_is_left_out(
     ids=repr,
 )
 def test_a_list_of_runs_that_is_none_is_left_out(
-    folder: Path,  # noqa: F811
+    folder: Path,
     change: dict[str, Any],
 ) -> None:
     listed = {"suite": "odd", "about": "", "view": "main", "runs": []}
@@ -76,13 +76,13 @@ def test_a_list_of_runs_that_is_none_is_left_out(
     assert "odd.suite.json left out: not a list of runs" in complaint
 
 
-def test_json_without_end_is_not_readable(folder: Path) -> None:  # noqa: F811
+def test_json_without_end_is_not_readable(folder: Path) -> None:
     (folder / "deep.json").write_text("[" * 100_000)
     [complaint] = write_report(folder).complaints
     assert "deep.json left out: not readable JSON" in complaint
 
 
-def test_half_a_character_in_a_name_is_spelled_out(folder: Path) -> None:  # noqa: F811
+def test_half_a_character_in_a_name_is_spelled_out(folder: Path) -> None:
     record = record_of(spec("ewc"), matrix(0.1, 0.2, 0.3)) | {"tasks": ["caf\udce9", "b", "c"]}
     (folder / f"{spec('ewc').digest()}.json").write_text(json.dumps(record))
     assert write_report(folder).complaints == []

@@ -10,44 +10,17 @@ import random
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
-from records_by_hand import joint, matrix, record_of
+from helpers.records_by_hand import matrix, record_of
+from helpers.reports import put, rows_of, spec, suite_folder
 from rich.console import Console
 
-from holdfast.bench import Spec
 from holdfast.errors import HoldfastError
 from holdfast.report.runs import load_sections
 from holdfast.report.statistics import compare, estimate, holm
 from holdfast.report.tables import Cell, Table, as_csv, latex, markdown, ranked, show
-from holdfast.studies.suites import load_suite
 from holdfast.studies.views import write_report
-
-
-def put(folder: Path, spec: Spec, F: list[list[float | None]], **rest: Any) -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / f"{spec.digest()}.json").write_text(json.dumps(record_of(spec, F, **rest)))
-    return spec.digest()
-
-
-def spec(method: str, order: int = 1, seed: int = 0, *settings: str, **rest: Any) -> Spec:
-    return Spec.create(method=method, stream="hwu64", order=str(order), seed=seed, settings=settings, **rest)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """seq, la and mtl over orders 1 and 2; la has a third."""
-    for order, ends in {1: (0.0, 0.3, 0.9), 2: (0.0, 0.0, 0.9)}.items():
-        put(tmp_path, spec("seq", order), matrix(*ends))
-        put(tmp_path, spec("mtl", order), joint(0.95))
-    for order, ends in {1: (0.6, 0.6, 0.6), 2: (0.3, 0.6, 0.9), 3: (0.9, 0.9, 0.9)}.items():
-        put(tmp_path, spec("la", order), matrix(*ends))
-    return tmp_path
-
-
-def rows_of(table: Table) -> dict[str, list[str]]:
-    return {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
 
 
 def test_the_main_table_by_hand(folder: Path) -> None:
@@ -177,22 +150,6 @@ def test_several_seeds_have_intervals(tmp_path: Path) -> None:
     [(_, tables)] = write_report(tmp_path).sections
     # t(0.975, 2) * 0.1 / sqrt(3) = 4.3027 * 0.057735 = 0.24841
     assert rows_of(tables[1])["seq"][0] == "35.16 to 84.84"
-
-
-def suite_folder(path: Path, name: str, score: Any) -> Path:
-    """Records for a shipped suite, their matrices from a function of the spec."""
-    suite = load_suite(name)
-    path.mkdir()
-    (path / f"{name}.suite.json").write_text(json.dumps(suite.manifest()))
-    for one in suite.specs:
-        F = score(one)
-        put(
-            path,
-            one,
-            [row[: one.tasks] for row in F[: one.tasks]],
-            chosen={"lam": 4.5, "down": 0.5, "up": 1.0},
-        )
-    return path
 
 
 def test_the_threshold_table(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny import llama, pairs, tokenizer
 from rich.console import Console
-from tiny import llama, pairs, tokenizer
 
 from holdfast.app.board import Board
 from holdfast.bench.engine import Engine, JobEvent, Local
