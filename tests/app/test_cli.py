@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
+from helpers.command_line import call
 from helpers.records_by_hand import matrix, record_of
 
-from holdfast.app import main as cli
 from holdfast.methods import METHODS
 from holdfast.models import sources
 from holdfast.studies.suites import load_suite
-
-
-def call(*arguments: str) -> int:
-    """Run the command line in this process; gives its exit code."""
-    old, sys.argv = sys.argv, ["holdfast", *arguments]
-    try:
-        cli.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    finally:
-        sys.argv = old
-    return 0
 
 
 def write(path: Path, rows: list[tuple[str, str]], header: str = "text,label") -> Path:

@@ -7,7 +7,6 @@ import io
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,35 +14,13 @@ from pathlib import Path
 import pytest
 from conftest import DOMAIN_WORDS, KEYWORDS, sentences
 from helpers.command_line import call, environment, refused
-from helpers.everyday import learnt_twice, rows_of, table
+from helpers.everyday import rows_of, table
 from helpers.learners import STREAM, taught
 
 from holdfast import Learner
 from holdfast.data.readers import Row
 from holdfast.everyday import jobs as everyday
 from holdfast.storage.generations import Store
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def made(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A learner of two lessons; nobody may change it."""
-    return learnt_twice(tmp_path_factory.mktemp("made"), tiny_bert)
-
-
-@pytest.fixture
-def mine(made: Path, tmp_path: Path) -> Path:
-    """A copy of it that may be changed."""
-    copy = tmp_path / "mine"
-    shutil.copytree(made, copy)
-    return copy
-
 
 # ---- learn --------------------------------------------------------------------------------------------
 

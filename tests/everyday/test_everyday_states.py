@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import call, environment, refused
-from helpers.everyday import learnt_twice, rows_of, table
+from helpers.everyday import rows_of, table
 from helpers.learners import taught
 
 from holdfast import Learner
@@ -23,28 +23,6 @@ from holdfast.data.tasks import Split, Task
 from holdfast.storage import files
 from holdfast.storage.files import locked
 from holdfast.storage.generations import Store
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory of one's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def made(tiny_bert: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A learner of two lessons; nobody may change it."""
-    return learnt_twice(tmp_path_factory.mktemp("made"), tiny_bert)
-
-
-@pytest.fixture
-def mine(made: Path, tmp_path: Path) -> Path:
-    """A copy of it that may be changed."""
-    copy = tmp_path / "mine"
-    shutil.copytree(made, copy)
-    return copy
-
 
 # ---- eval, inspect, rollback, forget -------------------------------------------------------------------
 
