@@ -59,11 +59,15 @@ class SuiteProgress(Protocol):
         """Take note of what happened to a missing run; its record comes with its end."""
 
 
+BoardMaker = Callable[[int, int], AbstractContextManager[SuiteProgress]]
+"""Given how many runs there are in all and how many go on at once."""
+
+
 def bench(
     suite: Suite,
     out: Path,
     engine: Engine,
-    board: Callable[[int, int], AbstractContextManager[SuiteProgress]],
+    board: BoardMaker,
     *,
     data_dir: Path | None = None,
     track: str | None = None,
@@ -91,7 +95,7 @@ def make(
     missing: Sequence[Missing],
     total: int,
     engine: Engine,
-    board: Callable[[int, int], AbstractContextManager[SuiteProgress]],
+    board: BoardMaker,
     known: Sequence[tuple[str, float]] = (),
 ) -> list[Failure]:
     """Make the records of these runs, of so many in all; the failures. `known` are seconds of runs alike."""

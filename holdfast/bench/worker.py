@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import IO, Any
 
@@ -42,8 +42,6 @@ class Job:
     """Cores to stay on; any if empty."""
     gpu: str | None = None
     """The one to use, if it is not for torch to choose."""
-    about: dict[str, Any] = field(default_factory=dict)
-    """What that function must know beside the spec."""
     folder: str = "."
     """Where the spec was given: relative paths in it start there, wherever the worker is at home."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean, median
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.bench.bench import Missing, SuiteProgress, make
+from holdfast.bench.bench import BoardMaker, Missing, make
 from holdfast.bench.engine import Engine
 from holdfast.bench.records import Record
 from holdfast.bench.spec import digest_of
@@ -37,7 +36,6 @@ from holdfast.storage.files import locked, read_json, write_json
 from holdfast.storage.generations import read_tensors, write_tensors
 from holdfast.studies.lm_plan import LMSpec, StudyPlan, follow
 
-BoardMaker = Callable[[int, int], AbstractContextManager[SuiteProgress]]
 LOST = "collapsed.json"
 COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
 
