@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.command_line import call
 from helpers.tiny import llama, pairs, tokenizer
 from rich.console import Console
 
@@ -19,6 +21,7 @@ from holdfast.bench.engine import Engine, JobEvent, Local
 from holdfast.bench.worker import Job
 from holdfast.errors import HoldfastError
 from holdfast.lm.text import encode
+from holdfast.studies import lm_plan
 from holdfast.studies import lm_study as module
 from holdfast.studies.lm_plan import FINE, RATES, LMSpec, follow, study
 from holdfast.studies.lm_report import StudyRecords, compared, frontier, strengths, write_study
@@ -219,20 +222,49 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
     assert [{**r, "seconds": 0} for r in two] == [{**r, "seconds": 0} for r in one]
 
 
+def write_pairs(path: Path, seed: int) -> None:
+    rows = (json.dumps({"prompt": one.prompt, "answer": one.answer}) for one in pairs(48, seed))
+    path.write_text("\n".join(rows))
+
+
+def named(folder: Path) -> list[str]:
+    """A model and two abilities in a folder, by their paths."""
+    llama().save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    write_pairs(folder / "old.jsonl", 0)
+    write_pairs(folder / "new.jsonl", 1)
+    return [str(folder / name) for name in ("model", "old.jsonl", "new.jsonl")]
+
+
+@pytest.mark.slow
+def test_the_command_makes_records_and_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`holdfast lm study`, its plan cut short: real workers, the board, the page."""
+
+    def short() -> Any:
+        yield [LMSpec("untouched", stage="rates"), LMSpec("naive", 0.01, stage="rates")]
+        return {}
+
+    monkeypatch.setattr(lm_plan, "study", short)
+    model, old, new = named(tmp_path)
+    words = ["--model", model, "--old", old, "--new", new, "--steps", "3", "--items", "6", "--jobs", "2"]
+    out = tmp_path / "out"
+    assert call("lm", "study", *words, "--max-tokens", "32", "--out", str(out)) == 0
+    said = capsys.readouterr().out
+    assert "0 of 2 runs are there; 2 to make, 2 at a time" in said
+    assert re.search(r"\[2/2\] rates: \w.*: old \d\.\d{3}, new \d\.\d{3} in", said)
+    assert len(records_of(out)) == 2
+    assert "| naive | - | - | 0.01 |" not in (out / "report.md").read_text(), ()
+    assert (out / "report.html").exists()
+    assert call("lm", "study", *words, "--max-tokens", "32", "--out", str(out)) == 0
+    assert "to make" not in capsys.readouterr().out, "nothing is made twice"
+
+
 @pytest.mark.slow
 def test_workers_make_what_this_process_would(tmp_path: Path) -> None:
     """The engine of suites, two jobs at a time, on a model and abilities by their names."""
-    model = llama()
-    model.save_pretrained(tmp_path / "model")
-    tokenizer().save_pretrained(tmp_path / "model")
-
-    def write(name: str, seed: int) -> None:
-        rows = (json.dumps({"prompt": one.prompt, "answer": one.answer}) for one in pairs(48, seed))
-        (tmp_path / name).write_text("\n".join(rows))
-
-    write("old.jsonl", 0)
-    write("new.jsonl", 1)
-    names = [str(tmp_path / name) for name in ("model", "old.jsonl", "new.jsonl")]
+    names = named(tmp_path)
     trials = [LMSpec("untouched"), LMSpec("naive", 0.01), LMSpec("mas", 0.01, 1.0), LMSpec("la", 0.01, 1.0)]
     found = {}
     for where in ("here", "workers"):
@@ -242,7 +274,7 @@ def test_workers_make_what_this_process_would(tmp_path: Path) -> None:
     assert [{**one, "seconds": 0} for one in found["here"]] == [
         {**one, "seconds": 0} for one in found["workers"]
     ]
-    write("new.jsonl", 2)
+    write_pairs(tmp_path / "new.jsonl", 2)
     work.path(trials[1]).unlink()
     with pytest.raises(HoldfastError, match=r"naive lr 0\.01: the data is not what it was"):
         work.records(trials, Local(1), board)
