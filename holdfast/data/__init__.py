@@ -11,7 +11,7 @@ from pathlib import Path
 from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
 from holdfast.data.readers import HUB, digest, read_pairs, stream_from_files
 from holdfast.data.tasks import Scenario, Split, Stream, Task
-from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.cache import data_home
 
 __all__ = [
@@ -125,16 +125,22 @@ def describe(stream: Stream, examples: int = 2) -> list[ClassSummary]:
 
 
 def _home(_: str | Path | None) -> Stream:
-    # Parsing templates needs hassil, which no other stream should have to import.
+    _require_templates()
     from holdfast.data.home import home
 
     return home()
 
 
 def _home_domains(_: str | Path | None) -> Stream:
+    _require_templates()
     from holdfast.data.home import home_domains
 
     return home_domains()
+
+
+def _require_templates() -> None:
+    for package in ("hassil", "home_assistant_intents"):
+        require(package, "bench")
 
 
 def _in_data_dir(name: str, read: Callable[[Path], Stream]) -> Loader:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.data.readers import table_rows
 from holdfast.data.tasks import Scenario, Split, Stream, Task
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, require
 
 HWU64_ORDERS = {
     number: tuple(f"Split{i}" for i in splits)
@@ -74,7 +74,7 @@ def _domain(topic: str) -> str | None:
 
 
 def _stratified(name: str, pairs: Sequence[tuple[str, str]], seed: int) -> Task:
-    from sklearn.model_selection import train_test_split  # seconds to import, for this one stream
+    train_test_split = require("sklearn.model_selection", "bench").train_test_split
 
     def parted(pairs: Sequence[tuple[str, str]], share: float) -> list[list[tuple[str, str]]]:
         labels = [label for _, label in pairs]

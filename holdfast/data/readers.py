@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.data.tasks import Split, Stream, Task
-from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.files import digest_of
 
 HUB = "hf:"
@@ -246,12 +246,7 @@ def _class_name(value: Any, names: list[str] | None) -> Any:
 
 def hub_parts(path: str) -> list[tuple[str, Any]]:
     """The splits of a saved Hugging Face dataset or of `hf:owner/name`, with their names."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise HoldfastError(
-            f"{path}: Hugging Face datasets need an extra: pip install 'holdfast[datasets]'"
-        ) from error
+    datasets = require("datasets", "datasets")
     hub_id = path.removeprefix(HUB)
     try:
         loaded = datasets.load_from_disk(path) if hub_id == path else datasets.load_dataset(hub_id)

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
@@ -103,6 +104,7 @@ class Head(nn.Module, ABC):
     # ---- use --------------------------------------------------------------------------------------------
 
     @abstractmethod
+    @override
     def forward(self, features: Tensor) -> Tensor:
         """Return one score per row and sentence."""
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional
+from typing_extensions import override
 
 from holdfast.heads.base import Head, Taught, Vectors
 from holdfast.heads.drift import relative_drift, ridge_map
@@ -35,6 +36,7 @@ class ClosedFormHead(Head):
         # Per temperature, the log-likelihood of validation sentences, over all tasks.
         self.heat = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
 
+    @override
     def add(self, labels: Sequence[str]) -> Params:
         """Make room for new labels. No weights come with them."""
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
@@ -42,10 +44,12 @@ class ClosedFormHead(Head):
         self.grow(len(new))
         return {}
 
+    @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
         """Take these labels, in this order, for statistics that are about to be loaded."""
         self.labels, self.seen = list(labels), list(seen)
 
+    @override
     def probe(self, labels: Sequence[str]) -> Head:
         """Return a throw-away linear head over these labels."""
         probe = ProbeHead(self.width, seed=self.seed)
@@ -53,6 +57,7 @@ class ClosedFormHead(Head):
         probe.teach(labels)
         return probe
 
+    @override
     def answers(self, features: Tensor, logits: Tensor) -> Tensor:
         """Return the features themselves: importance without a trained head."""
         return features
@@ -63,6 +68,7 @@ class ClosedFormHead(Head):
     def grow(self, classes: int) -> None:
         """Make room for new labels in the statistics."""
 
+    @override
     def forget(self, label: str) -> str:
         """Drop a label; what still carries traces of it, or nothing if nothing does."""
         row = self.labels.index(label)
@@ -76,6 +82,7 @@ class ClosedFormHead(Head):
 
     # ---- learning -----------------------------------------------------------------------------------------
 
+    @override
     def absorb(self, vectors: Vectors) -> dict[str, float]:
         """Carry the past along with the encoder, add the new sums, choose what is left open."""
         new, notes = vectors.after("train"), {"drift": 0.0}
@@ -91,6 +98,7 @@ class ClosedFormHead(Head):
             self.heat = self.heat + torch.tensor([self.likelihood(valid, t) for t in TEMPERATURES]).double()
         return notes
 
+    @override
     def absorb_valid(self, vectors: Vectors) -> None:
         """Add the validation sentences to the sums."""
         self.take_in(vectors.after("valid"))
@@ -118,6 +126,7 @@ class ClosedFormHead(Head):
         return torch.tensor([index[label] for label in labels], dtype=torch.long)
 
     @property
+    @override
     def temperature(self) -> float:
         """What scores are divided by to be probabilities: as likely as validation sentences have been so far.
 
@@ -189,6 +198,7 @@ class SumsHead(ClosedFormHead):
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
         """Weight and bias of the scores, one row per label."""
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
         """The scores of every row."""
         if self._solved is None or self._solved[0] != self.chosen:
@@ -196,21 +206,25 @@ class SumsHead(ClosedFormHead):
         _, weight, bias = self._solved
         return functional.linear(self.lift(features), weight.to(features), bias.to(features))
 
+    @override
     def visible_rows(self) -> list[int]:
         """The labels that have a sentence."""
         rows: list[int] = (self.past.counts > 0).nonzero().squeeze(1).tolist()
         return rows
 
+    @override
     def grow(self, classes: int) -> None:
         """Zeros for new labels."""
         self.past.grow(classes)
         self.changed()
 
+    @override
     def statistics(self) -> Params:
         """The sums, what was chosen, and the evidence it rests on."""
         chosen = torch.tensor(self.chosen, dtype=torch.float64)
         return {**self.past.state(), "chosen": chosen, "evidence": self.evidence, "heat": self.heat}
 
+    @override
     def load_statistics(self, statistics: Params) -> None:
         """Put the sums back."""
         self.past.load(statistics)
@@ -222,6 +236,7 @@ class SumsHead(ClosedFormHead):
             self.chosen = self.options[0]
         self.changed()
 
+    @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
         """Add to the sums, or subtract; piece by piece, for lifted features take much room."""
         rows = self.rows(data.labels)
@@ -230,11 +245,13 @@ class SumsHead(ClosedFormHead):
             self.past.add(self.lift(data.features[piece]), rows[piece], sign)
         self.changed()
 
+    @override
     def carry(self, move: Tensor) -> None:
         """The sums follow the features."""
         self.past.carry(move)
         self.changed()
 
+    @override
     def drop(self, row: int) -> str:
         """Take a label's sums out; pooled sums keep its share, and numbers that were chosen stay chosen."""
         self.past.remove(row)
@@ -254,6 +271,7 @@ class SumsHead(ClosedFormHead):
     def fitness(self, option: Option) -> float:
         """How well an option suits the sums by themselves, where validation scores cannot tell."""
 
+    @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
         """The option with the best score over all tasks so far; ties go to the fittest."""
         if len(self.options) > 1:

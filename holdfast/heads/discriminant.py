@@ -9,6 +9,7 @@ from typing import Literal
 import numpy
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
@@ -73,6 +74,7 @@ class SLDAHead(SumsHead):
         # n, and n times the distance to the nearest class that each of LEVELS of validation sentences keeps.
         self.calibration = torch.zeros(1 + len(LEVELS), dtype=torch.float64)
 
+    @override
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
         """W = Σ_e⁻¹ μ, b = -½ μᵀ W."""
         means, counts = self.past.means(), self.past.counts
@@ -82,6 +84,7 @@ class SLDAHead(SumsHead):
             bias = bias + (counts.clamp(min=1) / counts.sum().clamp(min=1)).log()
         return weight, bias
 
+    @override
     def fitness(self, option: Option) -> float:
         """Near the shrinkage that the number of sentences calls for; the plainest weighting first."""
         if self._oracle is None:
@@ -89,6 +92,7 @@ class SLDAHead(SumsHead):
             self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))
         return -abs(math.log(option[0] / self._oracle)) - 1e-6 * option[1]
 
+    @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
         """Choose; then note how far validation sentences lie from their nearest class."""
         super().settle(valid, learnt)
@@ -109,10 +113,12 @@ class SLDAHead(SumsHead):
         self.changed()
         super().settle(Taught(torch.zeros(0, self.width), []))
 
+    @override
     def statistics(self) -> Params:
         """The sums, what was chosen, and the distances of known sentences."""
         return {**super().statistics(), "calibration": self.calibration}
 
+    @override
     def load_statistics(self, statistics: Params) -> None:
         """Put them back."""
         super().load_statistics(statistics)
@@ -121,10 +127,12 @@ class SLDAHead(SumsHead):
     # ---- unknown inputs -----------------------------------------------------------------------------------
 
     @property
+    @override
     def calibrated(self) -> bool:
         """Whether there is a distance to tell unknown inputs by."""
         return bool(self.calibration[0])
 
+    @override
     def distances(self, features: Tensor) -> Tensor:
         """Squared Mahalanobis distance to the nearest class."""
         factor, means = self._factor(self.chosen), self.past.means()[self.visible_rows()]
@@ -134,6 +142,7 @@ class SLDAHead(SumsHead):
         )
         return torch.cdist(white, centres).square().min(1).values
 
+    @override
     def threshold(self, keep: float) -> float:
         """The distance within which this share of known sentences lies, as validation data has shown."""
         if not LEVELS[0] <= keep <= LEVELS[-1]:
@@ -145,6 +154,7 @@ class SLDAHead(SumsHead):
         distances = (self.calibration[1:] / self.calibration[0]).tolist()
         return float(numpy.interp(keep, LEVELS, distances))
 
+    @override
     def changed(self) -> None:
         """The covariance is another too."""
         super().changed()

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
@@ -34,11 +35,13 @@ class LinearHead(Head):
         self.linear = _linear(torch.empty(0, width), torch.empty(0))
         self.visible = visible
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
         """Raw logits, one column per row of the head."""
         logits: Tensor = self.linear(features.to(self.linear.weight))
         return logits
 
+    @override
     def add(self, labels: Sequence[str]) -> Params:
         """Create rows for labels that have none; gives their initial values, by parameter name."""
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
@@ -53,6 +56,7 @@ class LinearHead(Head):
         self.labels += new
         return added
 
+    @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
         """Start over with these labels, in this order, for weights that are about to be loaded."""
         width, weight = self.linear.in_features, self.linear.weight
@@ -61,6 +65,7 @@ class LinearHead(Head):
         self.add(labels)
         self.teach(seen)
 
+    @override
     def forget(self, label: str) -> str:
         """Drop a label's row; what still carries traces of it."""
         kept = [row for row, name in enumerate(self.labels) if name != label]
@@ -69,12 +74,14 @@ class LinearHead(Head):
         self.seen = [name for name in self.seen if name != label]
         return "every weight that was trained while it was known"
 
+    @override
     def visible_rows(self) -> list[int]:
         """The rows that importance and prediction look at."""
         if self.visible == "all":
             return list(range(len(self.labels)))
         return [row for row, label in enumerate(self.labels) if label in self.seen]
 
+    @override
     def admit(self, task: Task) -> None:
         """Training by gradient needs two labels, and validation sentences to stop by."""
         super().admit(task)
@@ -87,15 +94,18 @@ class LinearHead(Head):
         if unknown := sorted(set(task.valid.labels) - set(task.labels)):
             raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
 
+    @override
     def probe(self, labels: Sequence[str]) -> Head:
         """Return this head: it trains with the encoder."""
         return self
 
+    @override
     def answers(self, features: Tensor, logits: Tensor) -> Tensor:
         """Return the logits of visible labels."""
         return logits[:, self.visible_rows()]
 
     @property
+    @override
     def temperature(self) -> float:
         """1: the logits are trained as log-probabilities."""
         return 1.0

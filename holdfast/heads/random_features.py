@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
@@ -35,17 +36,20 @@ class FourierLDA(SLDAHead):
         self.phase = 2 * math.pi * torch.rand(features, generator=generator)
         self.gamma = 0.0
 
+    @override
     def lift(self, features: Tensor) -> Tensor:
         """φ."""
         omega, phase = self.omega.to(features), self.phase.to(features)
         angles = math.sqrt(2 * self.gamma) * features @ omega + phase
         return math.sqrt(2 / len(phase)) * angles.cos()
 
+    @override
     def statistics(self) -> Params:
         """The frequencies too: another release of torch may draw others."""
         gamma = torch.tensor([self.gamma], dtype=torch.float64)
         return {**super().statistics(), "omega": self.omega, "phase": self.phase, "gamma": gamma}
 
+    @override
     def load_statistics(self, statistics: Params) -> None:
         """Put them back."""
         super().load_statistics(statistics)
@@ -85,6 +89,7 @@ class KLDAHead(ClosedFormHead):
             for draw in range(draws)
         )
 
+    @override
     def forward(self, features: Tensor) -> Tensor:
         """The log of the members' mean probability."""
         z, visible = self._standard(features), self.visible_rows()
@@ -93,22 +98,26 @@ class KLDAHead(ClosedFormHead):
         scores[:, visible] = each.logsumexp(0) - math.log(len(self.members))
         return scores
 
+    @override
     def visible_rows(self) -> list[int]:
         """The labels that have a sentence."""
         return self._each()[0].visible_rows()
 
+    @override
     def grow(self, classes: int) -> None:
         """Room in every member."""
         for member in self._each():
             member.labels = self.labels
             member.grow(classes)
 
+    @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
         """The members share the labels."""
         super().become(labels, seen)
         for member in self._each():
             member.labels = self.labels
 
+    @override
     def statistics(self) -> Params:
         """Those of every member, by number, and the constants."""
         own = {"centre": self.centre, "spread": self.spread, "heat": self.heat}
@@ -119,6 +128,7 @@ class KLDAHead(ClosedFormHead):
         }
         return own | parts
 
+    @override
     def load_statistics(self, statistics: Params) -> None:
         """As many members as there were."""
         self.centre, self.spread, self.heat = (
@@ -141,6 +151,7 @@ class KLDAHead(ClosedFormHead):
         spare.options, spare.evidence = first.options, first.evidence
         return spare
 
+    @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
         """Standardise by the first task; the first time, measure it."""
         if not len(self.centre):
@@ -148,6 +159,7 @@ class KLDAHead(ClosedFormHead):
         for member in self._each():
             member.take_in(Taught(self._standard(data.features), data.labels), sign)
 
+    @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
         """On the first task the best width is kept, if one is to be; then every member chooses for itself.
 
@@ -164,21 +176,25 @@ class KLDAHead(ClosedFormHead):
         notes = [member.settle(standard) for member in self._each()]
         return notes[0] | {"gamma": self._each()[0].gamma}
 
+    @override
     def carry(self, move: Tensor) -> None:
         """A kernel's features do not follow linearly; no method moves the trunk under them."""
         raise NotImplementedError("random features cannot be carried along")
 
+    @override
     def drop(self, row: int) -> str:
         """Drop the row in every member."""
         for member in self._each():
             member.drop(row)
         return "the pooled covariance of the kernel features"
 
+    @override
     def distances(self, features: Tensor) -> Tensor:
         """The members' mean distance."""
         z = self._standard(features)
         return torch.stack([member.distances(z) for member in self._each()]).mean(0)
 
+    @override
     def threshold(self, keep: float) -> float:
         """The members' mean threshold."""
         return sum(member.threshold(keep) for member in self._each()) / len(self.members)
@@ -215,10 +231,12 @@ class RanPACHead(SumsHead):
         super().__init__(width, options, seed=seed, lifted=features, scatter="pooled")
         self.projection = torch.randn(width, features, generator=_drawn(seed, 0))
 
+    @override
     def lift(self, features: Tensor) -> Tensor:
         """h."""
         return (features @ self.projection.to(features)).relu()
 
+    @override
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
         """One factorisation per ridge."""
         if self._gram is None:
@@ -227,30 +245,36 @@ class RanPACHead(SumsHead):
         weight = torch.cholesky_solve(self.past.sums.T, torch.linalg.cholesky(self._gram + ridge)).T
         return weight, weight.new_zeros(len(weight))
 
+    @override
     def fitness(self, option: Option) -> float:
         """Near the mean eigenvalue of G: neither all ridge nor none."""
         if self._gram is None:
             self._gram = self.past.moments()
         return -abs(math.log(option[0] / max(float(self._gram.trace()) / len(self._gram), 1e-12)))
 
+    @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
         """The ridge, on validation data alone: each takes a factorisation."""
         super().settle(valid)
         return {"ridge": self.chosen[0]}
 
+    @override
     def carry(self, move: Tensor) -> None:
         """Rectified features do not follow linearly; no method moves the trunk under them."""
         raise NotImplementedError("random features cannot be carried along")
 
+    @override
     def statistics(self) -> Params:
         """The projection too: another release of torch may draw another."""
         return {**super().statistics(), "projection": self.projection}
 
+    @override
     def load_statistics(self, statistics: Params) -> None:
         """Put it back."""
         super().load_statistics(statistics)
         self.projection = statistics["projection"].cpu()
 
+    @override
     def changed(self) -> None:
         """G is another too."""
         super().changed()

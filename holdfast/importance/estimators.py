@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from holdfast.data.batches import Examples
 from holdfast.importance import per_sample
@@ -65,6 +66,7 @@ class MASEstimator(Estimator):
 
     convention: Convention = "per-sample"
 
+    @override
     def finish(self, over: EndedTraining) -> Params:
         """One pass over the data, labels unused."""
         torch.manual_seed(over.seed)  # for the convention that measures with dropout on
@@ -77,10 +79,12 @@ class FisherEstimator(Estimator):
 
     labels: FisherLabels = "true"
 
+    @override
     def passes(self, model: Classifier) -> int:
         """The expectation over labels takes one pass for each."""
         return len(model.head.visible_rows()) if self.labels == "expected" else 1
 
+    @override
     def finish(self, over: EndedTraining) -> Params:
         """One pass over the data, or one per label."""
         return per_sample.fisher(
@@ -91,6 +95,7 @@ class FisherEstimator(Estimator):
 class Observer(Estimator):
     """Watches every step: the gradient of the task loss before it, and how far it really went."""
 
+    @override
     def passes(self, model: Classifier) -> int:
         """The training was the measurement."""
         return 0
@@ -99,6 +104,7 @@ class Observer(Estimator):
         """Note one step of one weight."""
         raise NotImplementedError
 
+    @override
     def observe(
         self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
     ) -> None:
@@ -128,10 +134,12 @@ class SIEstimator(Observer):
 
     damping: float = 0.1
 
+    @override
     def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
         """ω += -g Δθ."""
         _add(trace, f"path/{name}", -gradient * (after - before))
 
+    @override
     def finish(self, over: EndedTraining) -> Params:
         """Ω = max(0, ω) / ((θ - θ_start)² + ξ)."""
         found = {}
@@ -150,6 +158,7 @@ class RWalkEstimator(Observer):
     interval: int = 10
     rate: float = 0.9  # of the running Fisher: the share of the latest interval
 
+    @override
     def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
         """Add to the open interval; close it when it is long enough."""
         trace.setdefault(f"fisher/{name}", gradient.square())
@@ -181,6 +190,7 @@ class RWalkEstimator(Observer):
             score[name] = trace.get(f"score/{name}", torch.zeros_like(here))
         return fisher, score
 
+    @override
     def finish(self, over: EndedTraining) -> Params:
         """Ω = F + s, both brought to [0, 1]."""
         return self.combined(over.model, *self.parts(over.model, over.trace))

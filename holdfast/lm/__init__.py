@@ -1,4 +1,4 @@
-"""Protecting a language model while it learns something new: importance, fine-tuning, evaluation."""
+"""Continual fine-tuning of language models: parameter importance, protection, evaluation."""
 
 from holdfast.lm.artefact import Importance
 from holdfast.lm.protect import Protect

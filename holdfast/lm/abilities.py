@@ -1,4 +1,4 @@
-"""Abilities by name: embedded ones, public data sets, files of your own."""
+"""Look up the data of an ability by name: built-in data, public data sets or a JSONL file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from holdfast.lm.tasks import AbilityPart
 from holdfast.lm.text import Pair, Sequences, encode, read_pairs
 from holdfast.storage.cache import data_home
 
-METAMATH = "metamathqa"  # what the paper trains on, by its public name
+METAMATH = "metamathqa"  # the paper's training data
 ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
 
 
 def pairs_of(data: str, part: AbilityPart, data_dir: Path | None, *, split: bool = False) -> list[Pair]:
-    """Return the pairs of an ability's part. A file has no parts, unless it is to be `split`."""
+    """Return the prompt/answer pairs of one part of an ability.
+
+    A file or Hub data set is returned whole for every part unless `split` is true.
+    """
     if data == "code":
         return embedded.part_of(embedded.functions(), part)
     if data == "arithmetic":
@@ -42,5 +45,5 @@ def sequences_of(
     *,
     split: bool = False,
 ) -> Sequences:
-    """Return the encoded pairs of an ability's part."""
+    """Return the tokenised pairs of one part of an ability."""
     return encode(pairs_of(data, part, data_dir, split=split), tokenizer, max_tokens)

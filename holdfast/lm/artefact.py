@@ -1,4 +1,4 @@
-"""Importance as a thing to keep and to share: one safetensors file and a card that says what it is of."""
+"""Parameter importance as a folder on disk: a safetensors file and a card with its metadata."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from holdfast.storage.files import read_json, write_bytes, write_json
 from holdfast.storage.generations import read_tensors, write_tensors
 
 FILE, CARD, PARTIAL = "importance.safetensors", "card.json", "partial.safetensors"
-EVERY = 20  # sequences between two notes of how far the measurement is
+EVERY = 20  # sequences between two saves of the partial sums
 
 
 @dataclass(frozen=True)
 class Card:
-    """What an importance is of."""
+    """Metadata of an importance."""
 
     model: str
     data: str
@@ -34,35 +34,35 @@ class Card:
     kind: SequenceKind = "mas"
     squared: bool = False
     fingerprint: str = ""
-    """Of the weights it was measured on; another model is refused."""
+    """Hash of the weights it was measured on; empty disables the check."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How much each weight of a model matters for something it can do."""
+    """Importance of each weight of a model for one ability."""
 
     values: Params = field(repr=False)
     card: Card
 
     def check(self, weights: Mapping[str, Tensor]) -> None:
-        """Refuse other weights than those it was measured on."""
+        """Raise HoldfastError unless these are the weights it was measured on."""
         missing = [name for name in self.values if name not in weights]
         shapes = [n for n, v in self.values.items() if n in weights and weights[n].shape != v.shape]
         if missing or shapes:
             first = (missing or shapes)[0]
             raise HoldfastError(
-                f"this importance is of {self.card.model}, which has another {first} than this model; "
-                "measure it anew"
+                f"this importance of {self.card.model} does not fit the model: {first} is missing or has "
+                "another shape; measure it again"
             )
         own = {name: weights[name] for name in self.values}
         if self.card.fingerprint and fingerprint(own) != self.card.fingerprint:
             raise HoldfastError(
                 f"this importance was measured on other weights of {self.card.model}; "
-                "start from those, or measure it anew"
+                "load those weights, or measure it again"
             )
 
     def save(self, directory: Path | str) -> None:
-        """Write it, with its card."""
+        """Write the values, the card and a README to a directory."""
         directory = Path(directory)
         write_tensors(directory / FILE, {"importance": self.values}, asdict(self.card))
         write_json(directory / CARD, asdict(self.card))
@@ -70,22 +70,22 @@ class Importance:
 
     @classmethod
     def load(cls, directory: Path | str) -> Importance:
-        """What `save` wrote."""
+        """Load an importance written by `save`."""
         tensors, card = read_tensors(finished(Path(directory)))
         return cls(tensors["importance"], Card(**card))
 
     @classmethod
     def equal(cls, model: nn.Module) -> Importance:
-        """Every weight matters the same: L2 to the start."""
+        """Return importance 1 for every trainable weight, which makes the penalty plain L2 to the anchor."""
         ones = {name: torch.ones_like(weight) for name, weight in trainable(model).items()}
         return cls(ones, Card("any", "none", 0))
 
 
 def finished(directory: Path) -> Path:
-    """The file of an importance that was measured to its end."""
-    half = (directory / PARTIAL).exists()  # of another measurement, perhaps, that was to take its place
+    """Return the path of a finished importance; raise HoldfastError if there is none."""
+    half = (directory / PARTIAL).exists()  # may belong to a new measurement in the same folder
     if half or not (directory / FILE).exists():
-        done = "is not finished; give the same command again" if half else "holds no importance"
+        done = "is not finished; run the same command again" if half else "holds no importance"
         raise HoldfastError(f"{directory} {done}")
     return directory / FILE
 
@@ -101,7 +101,10 @@ def measure(
     directory: Path | None = None,
     on_sequence: Callable[[int, int], None] = lambda done, total: None,
 ) -> Importance:
-    """The importance of a model's weights for some sequences; with a directory, stopped it goes on there."""
+    """Measure the importance of a model's trainable weights for some sequences.
+
+    With a directory, the result is saved there, and an interrupted measurement resumes.
+    """
     if directory is not None:
         _check_ours(directory)
     weights = trainable(model)
@@ -131,7 +134,9 @@ def measure(
     if not sums.count:
         raise HoldfastError(f"{data}: no sequence has an output to measure")
     if spoilt := [name for name, value in sums.sums.items() if not torch.isfinite(value).all()]:
-        raise HoldfastError(f"{data}: the importance of {spoilt[0]} is not a number; does the model answer?")
+        raise HoldfastError(
+            f"{data}: the importance of {spoilt[0]} is NaN or infinite; check the model's weights"
+        )
     found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark))
     if directory is not None:
         found.save(directory)
@@ -140,18 +145,18 @@ def measure(
 
 
 def _check_ours(directory: Path) -> None:
-    """Refuse a folder of other things before anything is measured: its README.md would be written over."""
+    """Raise HoldfastError for a folder with a foreign README.md, which `save` would overwrite."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
     ours = (directory / CARD).exists() or (directory / PARTIAL).exists()
     if not ours and (directory / "README.md").exists():
-        raise HoldfastError(f"{directory} holds other things, such as README.md; choose another folder")
+        raise HoldfastError(f"{directory} contains other files, such as README.md; choose another folder")
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """A hash of weights, the same in float32 and in bfloat16."""
+    """Return a hash of the weights rounded to bfloat16, equal for float32 and bfloat16 copies."""
     total = hashlib.sha256()
     for name in sorted(weights):
         rounded = whole(weights[name].detach()).to(torch.bfloat16).contiguous().view(torch.int16)
@@ -161,21 +166,21 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 
 def read_card(directory: Path) -> Card:
-    """The card alone."""
+    """Read the card of an importance without its values."""
     return Card(**read_json(directory / CARD))
 
 
 def readme(card: Card) -> str:
-    """The card for people."""
+    """Return the README.md of an importance."""
     how = {"mas": "the L2 norm of output logits", "fisher": "the log-likelihood of the output"}[card.kind]
     size = "squared" if card.kind == "fisher" else "absolute"
     how = how.replace("norm", "squared norm") if card.squared else how
     return (
         f"---\nlibrary_name: holdfast\nbase_model: {card.model}\n---\n\n"
-        f"How much each trainable weight of `{card.model}` matters for `{card.data}`: the mean over "
+        f"Importance of each trainable weight of `{card.model}` for `{card.data}`: the mean over "
         f"{card.sequences} sequences of the {size} gradient of {how}, "
-        "averaged over output tokens; prompt and padding left out.\n\n"
-        f"Fingerprint of the weights it was measured on: `{card.fingerprint}`. No text is in it.\n\n"
+        "normalised by the number of output tokens; prompt and padding are excluded.\n\n"
+        f"Fingerprint of the measured weights: `{card.fingerprint}`. The files contain no text.\n\n"
         "```python\nfrom holdfast.lm import Importance, Protect\n\n"
         'protect = Protect(model, Importance.load("here"), lam=0.01)\n```\n'
     )

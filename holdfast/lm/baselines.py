@@ -1,4 +1,4 @@
-"""Methods that protection is compared with: FLOW's weighted samples and WiSE-FT's averaged weights."""
+"""Baselines for comparison: FLOW (sample weights) and WiSE-FT (weight averaging)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast.maths.params import Params, eval_mode
 def flow_weights(
     model: nn.Module, sequences: Sequences, pad: int, heat: float = 1.0, batch: int = 8
 ) -> list[float]:
-    """FLOW (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ): easy ones count more.
+    """Return FLOW's sample weights (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ).
 
-    τ is the median loss, `heat` times: the colder, the less hard sequences count.
+    τ is `heat` times the median loss; a lower τ reduces the weight of hard sequences.
     """
     losses = torch.cat([sequence_losses(*seen) for seen in _answers(model, sequences, pad, batch)])
     weights = torch.exp(-losses / (heat * losses.median()))
@@ -36,5 +36,5 @@ def _answers(model: nn.Module, sequences: Sequences, pad: int, batch: int) -> It
 
 
 def wise_ft(start: Params, tuned: Params, share: float) -> Params:
-    """WiSE-FT (Wortsman et al., CVPR 2022): θ = (1 - g) θ_0 + g θ_ft."""
+    """Average two sets of weights (WiSE-FT, Wortsman et al., CVPR 2022): θ = (1 - g) θ_0 + g θ_ft."""
     return {name: torch.lerp(value, tuned[name], share) for name, value in start.items()}

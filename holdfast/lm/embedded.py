@@ -1,4 +1,4 @@
-"""Two abilities that need no data: Python's own standard library, and arithmetic word problems made here."""
+"""Two abilities that need no download: Python's standard library and generated word problems."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ SHARES = {"train": (0, 6), "valid": (6, 8), "test": (8, 10), "shots": (0, 6)}  #
 
 @cache
 def functions() -> tuple[Pair, ...]:
-    """Documented functions of the standard library: signature and docstring, then the body."""
+    """Return documented functions of the standard library; the prompt is signature and docstring."""
     place = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for name in MODULES:
         path = place / f"{name}.py"
-        if not path.exists():  # modules come and go with versions
+        if not path.exists():  # the set of modules depends on the Python version
             continue
         source = path.read_text(encoding="utf-8")
         lines = source.splitlines()
@@ -65,7 +65,7 @@ PLACES = ("at the market", "from a friend", "on a walk", "at school", "in the ga
 
 @cache
 def problems(count: int = 2000) -> tuple[Pair, ...]:
-    """Word problems with their working, ending in `#### number`."""
+    """Generate arithmetic word problems; answers show the working and end in `#### number`."""
     rng = random.Random(1)
     return tuple(_problem(rng) for _ in range(count))
 
@@ -113,6 +113,6 @@ def _problem(rng: random.Random) -> Pair:
 
 
 def part_of(items: tuple[Pair, ...], part: AbilityPart) -> list[Pair]:
-    """Training, validation and test items, always the same."""
+    """Return the items of one part of a fixed 60/20/20 split; shots are taken from the training part."""
     first, last = SHARES[part]
     return list(items[len(items) * first // 10 : len(items) * last // 10])

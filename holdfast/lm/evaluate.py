@@ -1,4 +1,4 @@
-"""Evaluate a language model: loss on given outputs, numbers and programs it produces itself."""
+"""Evaluate a language model: loss on given outputs, GSM8K exact match and MBPP pass@1."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OnItem = Callable[[int, int], None]
 
 
 def _silent(done: int, total: int) -> None:
-    """Say nothing."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How well outputs are foretold."""
+    """Loss and accuracy over output tokens."""
 
     loss: float
-    """Mean negative log-likelihood of an output token, in nats."""
+    """Mean negative log-likelihood per output token, in nats."""
     accuracy: float
-    """Share of output tokens that are the most likely one."""
+    """Share of output tokens that the model predicts as most likely."""
     tokens: int
 
 
@@ -39,7 +39,7 @@ class Loss:
 def output_loss(
     model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: OnItem = _silent
 ) -> Loss:
-    """The loss over all output tokens of some sequences; prompt and padding do not count."""
+    """Compute the loss over all output tokens; prompt and padding are excluded."""
     device = next(model.parameters()).device
     total = right = tokens = 0.0
     with eval_mode(model), quick_half(model):
@@ -58,12 +58,12 @@ def output_loss(
 
 @torch.no_grad()
 def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], tokens: int) -> str:
-    """Greedy continuation up to a stop string, which is left out."""
+    """Return the greedy continuation up to the first stop string, which is excluded."""
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
     room, length = context_of(model), inputs["input_ids"].shape[1] + tokens
     if room is not None and length > room:
         raise HoldfastError(
-            f"a prompt and its answer take {length} tokens, the model has room for {room}; use fewer --shots"
+            f"prompt and answer take {length} tokens, the model's context is {room}; use fewer --shots"
         )
     with eval_mode(model), quick_half(model):
         found = model.generate(
@@ -81,7 +81,7 @@ def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], toke
 
 
 def context_of(model: Any) -> int | None:
-    """How many tokens a model was made for, if it says so."""
+    """Return the context length from the model's config, or None."""
     room = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     return int(room) if room else None
 
@@ -89,7 +89,7 @@ def context_of(model: Any) -> int | None:
 def gsm8k_exact(
     model: Any, tokenizer: Any, items: Sequence[Pair], shots: Sequence[Pair], told: OnItem = _silent
 ) -> dict[str, float]:
-    """The share of problems whose final number is right: the last one said, or strictly that after ####."""
+    """Return the share of correct final numbers: the last one (flexible), or the one after #### (strict)."""
     before = "".join(f"{shot.prompt}{shot.answer}\n\n" for shot in shots)
     last = strict = 0
     for number, item in enumerate(items, start=1):
@@ -104,7 +104,7 @@ def gsm8k_exact(
 def mbpp_pass(
     model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: OnItem = _silent
 ) -> dict[str, float]:
-    """pass@1: the share of tasks whose first, greedy program passes all of its tests, really run."""
+    """Return pass@1: the share of tasks whose greedy program passes all tests when run."""
     before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
     passed = 0
     for number, item in enumerate(items, start=1):
@@ -115,6 +115,6 @@ def mbpp_pass(
 
 
 def passes(item: Program, code: str) -> bool:
-    """Whether a program passes the tests of a task."""
+    """Return whether a program passes the tests of a task, run in the sandbox."""
     whole = "\n".join(["from __future__ import annotations", item.setup, code, *item.tests])
     return sandbox.run_program(whole).outcome == "passed"

@@ -1,4 +1,4 @@
-"""Fine-tuning with the Hugging Face Trainer: protected or not, resumable, stopped by a loss that is none."""
+"""Fine-tuning with the Hugging Face Trainer: optional protection, resumable, stops when the loss is NaN."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.lm.half import quick_half
@@ -27,27 +28,27 @@ SETTINGS = "finetune.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. The defaults are the paper's: two epochs of batches of four."""
+    """Training settings. The defaults are the paper's: two epochs, batch size 4."""
 
     lr: float = 2e-5
     epochs: float = 2.0
     steps: int | None = None
-    """Instead of epochs."""
+    """Number of optimiser steps; replaces `epochs`."""
     batch: int = 4
     accumulation: int = 1
     clip: float = 1.0
-    """The largest norm of a gradient; 0 for no clipping."""
+    """Maximum gradient norm; 0 disables clipping."""
     seed: int = 0
     save_every: int | None = None
-    """Steps between checkpoints; none are written if not given."""
+    """Steps between checkpoints; None writes none."""
 
 
 class Collapsed(HoldfastError):
-    """The loss is not a number any more."""
+    """The training loss became NaN or infinite."""
 
 
 class Tuned(Dataset[dict[str, Tensor]]):
-    """Sequences, each with a weight if there are weights."""
+    """A dataset of sequences with optional sample weights."""
 
     def __init__(self, sequences: Sequences, weights: Sequence[float] | None = None) -> None:
         self.sequences = sequences
@@ -56,6 +57,7 @@ class Tuned(Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.sequences)
 
+    @override
     def __getitem__(self, number: int) -> dict[str, Tensor]:
         row = self.sequences[number]
         if self.weights is not None:
@@ -64,16 +66,16 @@ class Tuned(Dataset[dict[str, Tensor]]):
 
 
 class Tuner(Trainer):
-    """The Trainer, with weighted samples where they are asked for, and no training on after a NaN."""
+    """A Trainer that supports sample weights and stops when the loss is NaN or infinite."""
 
+    @override
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Weighted by sample if the batch says how; with weights of 1 the loss that it always is."""
         if "weight" not in inputs:
             return super().compute_loss(model, inputs, *args, **kwargs)
         inputs = dict(inputs)
         weights, labels = inputs.pop("weight"), inputs.pop("labels")
         losses = weights[:, None] * token_losses(model(**inputs).logits, labels)
-        tokens = kwargs.get("num_items_in_batch")  # of all parts of the step, in all processes
+        tokens = kwargs.get("num_items_in_batch")  # over the whole step and all processes
         if tokens is None:
             loss = losses.sum() / (labels[:, 1:] != IGNORED).sum().clamp(min=1)
         else:
@@ -81,15 +83,15 @@ class Tuner(Trainer):
             loss = losses.sum() / tokens * together
         return (loss, None) if kwargs.get("return_outputs") else loss
 
+    @override
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Stop with a line a person can act on."""
         loss: Tensor = super().training_step(*args, **kwargs)
         if not math.isfinite(float(loss)):
             saved = last_checkpoint(Path(self.args.output_dir or "."))
-            kept = f"; what there was before is in {saved}" if saved else ""
+            kept = f"; the last checkpoint is {saved}" if saved else ""
             raise Collapsed(
-                f"the loss is not a number at step {self.state.global_step + 1}: start again with a lower "
-                f"rate, in another folder{kept}"
+                f"the loss is NaN or infinite at step {self.state.global_step + 1}: start again with a lower "
+                f"learning rate in another folder{kept}"
             )
         return loss
 
@@ -106,9 +108,10 @@ def finetune(
     on_step: Callable[[int, int, float], None] | None = None,
     save_to: Path | None = None,
 ) -> float:
-    """Train the model in place; the mean loss of it. With checkpoints, stopped it goes on from the last.
+    """Train the model in place and return the mean training loss.
 
-    Where several processes train shards, `save_to` is the way to a whole model.
+    With `recipe.save_every`, an interrupted training resumes from its last checkpoint. `save_to` saves the
+    full model, also when its weights are sharded over processes.
     """
     arguments = TrainingArguments(
         output_dir=str(out),
@@ -146,7 +149,7 @@ def finetune(
     elif recipe.save_every:
         write_json(out / SETTINGS, _settings(recipe, train, protect))
     if last is not None and (ended := _ended(Path(last))) is not None:
-        trainer._load_from_checkpoint(last)  # it had come to its end: nothing is trained on
+        trainer._load_from_checkpoint(last)  # training is already complete
     else:
         try:
             with quick_half(model):
@@ -155,14 +158,14 @@ def finetune(
             if protect is not None:
                 protect.detach()
     if save_to is not None:
-        if trainer.is_fsdp_enabled:  # shards by themselves are no model
+        if trainer.is_fsdp_enabled:  # gather the shards into one model
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(str(save_to))
     return ended
 
 
 def _ended(checkpoint: Path) -> float | None:
-    """The last loss of a training whose last step this checkpoint is of; None if there is more to do."""
+    """Return the mean loss of the training if this checkpoint is its last step, otherwise None."""
     state = read_json(checkpoint / "trainer_state.json")
     if state["global_step"] < state["max_steps"]:
         return None
@@ -171,7 +174,7 @@ def _ended(checkpoint: Path) -> float | None:
 
 
 def _settings(recipe: Recipe, train: Sequences, protect: Protect | None) -> dict[str, Any]:
-    """What a training that goes on must have in common with the one that began."""
+    """Return the settings that must be the same when a training resumes."""
     held = None if protect is None else protect.settings()
     return {"recipe": asdict(recipe), "data": train.digest(), "protect": held}
 
@@ -181,36 +184,36 @@ def _same_settings(out: Path, recipe: Recipe, train: Sequences, protect: Protect
     if path.exists() and (begun := read_json(path)) != own:
         other = next(name for name in own if begun.get(name) != own[name])
         raise HoldfastError(
-            f"{out} holds a training with another {other}; choose another folder, or delete it"
+            f"{out} contains a training with another {other}; choose another folder, or delete this one"
         )
 
 
 class OnStep(TrainerCallback):
-    """Passes on how far a training is."""
+    """Report the progress of a training after every step."""
 
     def __init__(self, on_step: Callable[[int, int, float], None]) -> None:
         self.on_step = on_step
 
+    @override
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """After every step."""
         if logs and "loss" in logs:
             self.on_step(state.global_step, state.max_steps, float(logs["loss"]))
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The loss of every token but the first of each sequence; 0 where it is no output."""
+    """Return the loss of every token except the first; 0 for tokens outside the output."""
     return nn.functional.cross_entropy(
         logits[:, :-1].float().transpose(1, 2), labels[:, 1:], ignore_index=IGNORED, reduction="none"
     )
 
 
 def sequence_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The mean loss over the output tokens of each sequence."""
+    """Return the mean loss over the output tokens of each sequence."""
     counted = (labels[:, 1:] != IGNORED).sum(1)
     return token_losses(logits, labels).sum(1) / counted.clamp(min=1)
 
 
 def last_checkpoint(out: Path) -> str | None:
-    """The newest whole checkpoint of a folder: its state is written last."""
+    """Return the newest complete checkpoint, or None. The trainer state is written last."""
     found = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
     return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None

@@ -1,8 +1,8 @@
-"""Importance for LoRA: what is held are the adapters' own weights.
+"""Importance for LoRA adapters.
 
-Penalising the product's effect, Σ a (s B A)², has no proximal step in closed form. It is not needed: B is 0
-where training starts and the product is linear in it, so pulling B towards 0 is pulling the product there,
-weight by weight and exactly. A has no effect as long as B is 0 and is left free.
+The penalty on the product, Σ a (s B A)², has no proximal step in closed form. B is 0 at the start and the
+product is linear in B, so the B matrices are pulled towards 0 instead, which has one. A is not penalised: it
+has no effect while B is 0.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ LORA = "lora_B."
 
 
 def on_adapters(model: nn.Module, importance: Importance) -> Params:
-    """The importance for a model's trainable weights; for LoRA made from that of the matrices it adapts.
+    """Return the importance of a model's trainable weights, after checking that it fits the model.
 
-    An importance that was measured on the wrapped model itself is taken as it is.
+    For LoRA it is derived from the importance of the adapted matrices, unless it was measured on the wrapped
+    model itself.
     """
     if not _is_of_base(model, importance.values):
-        # What is frozen is not held, but it must be what was measured all the same.
+        # Frozen weights are not protected, but must match the fingerprint too.
         importance.check({name: weight.detach() for name, weight in model.named_parameters()})
         return importance.values
     importance.check({name: weight.detach() for name, weight in _base_weights(model, importance).items()})
     found = carried(model, importance.values)
     if free := [name for name in trainable(model) if name not in found and "lora_A." not in name]:
         raise HoldfastError(
-            f"{free[0]} would be trained without protection: no importance can be made for it"
+            f"{free[0]} would be trained without protection: no importance can be derived for it; freeze it"
         )
     return found
 
 
 def carried(model: nn.Module, values: Params) -> Params:
-    """What matters in the matrices under adapters, as what matters in the adapters; else as it is.
+    """Carry the importance of adapted matrices over to the adapters' B; return other values unchanged.
 
-    |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|: the chain rule with every sign the worst.
+    An upper bound by the chain rule: |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|.
     """
     if not _is_of_base(model, values):
         return values
@@ -55,15 +56,17 @@ def carried(model: nn.Module, values: Params) -> Params:
             adapter = rest.partition(".")[0]
             down = precise(module.lora_A[adapter].weight.detach()).abs()
             matrix = precise(base).to(down.device)
-            matrix = matrix.T if getattr(module, "fan_in_fan_out", False) else matrix  # GPT-2 keeps it so
+            matrix = (
+                matrix.T if getattr(module, "fan_in_fan_out", False) else matrix
+            )  # GPT-2's Conv1D is transposed
             found[name] = float(module.scaling[adapter]) * matrix @ down.T
     return found
 
 
 def matters_now(model: nn.Module, importance: Importance, data: Iterable[Mapping[str, Tensor]]) -> Params:
-    """What matters for other data where the weights are now, of the same weights and in the same way.
+    """Measure the importance for other data at the current weights, comparable with `importance`.
 
-    Under adapters that is of the matrices they adapt: only like can be compared with like.
+    With adapters, that is the importance of the adapted matrices.
     """
     with (
         _trained(_base_weights(model, importance)) if _is_of_base(model, importance.values) else nullcontext()
@@ -76,7 +79,7 @@ def matters_now(model: nn.Module, importance: Importance, data: Iterable[Mapping
 
 @contextmanager
 def _trained(weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """Let gradients reach weights that are frozen."""
+    """Enable gradients of frozen weights within the context."""
     frozen = [weight for weight in weights.values() if not weight.requires_grad]
     for weight in frozen:
         weight.requires_grad_(True)
@@ -88,13 +91,13 @@ def _trained(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _is_of_base(model: nn.Module, values: Params) -> bool:
-    """Whether a model trains adapters, and these values are of what is under them."""
+    """Return whether the model trains LoRA adapters and the values belong to its base weights."""
     weights = trainable(model)
     return any(LORA in name for name in weights) and not any(name in values for name in weights)
 
 
 def _base_weights(model: nn.Module, importance: Importance) -> dict[str, nn.Parameter]:
-    """The weights under the adapters, by the names they had without them."""
+    """Return the weights of the base model that have an importance, by their names without adapters."""
     every = {_plain(name).replace(".base_layer", ""): weight for name, weight in model.named_parameters()}
     return {name: every[name] for name in importance.values if name in every}
 

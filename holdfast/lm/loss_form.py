@@ -1,4 +1,4 @@
-"""The penalty as a term of the loss, as the paper has it: through Adam's moments, clipped with the rest."""
+"""The paper's form of the penalty: a term of the loss, clipped and passed through Adam's moments with it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from holdfast.errors import HoldfastError
 
 
 class LossForm:
-    """Adds a penalty to what a model in training gives as its loss, once for every step of the optimiser."""
+    """Add a penalty to the loss that a model returns in training, once per optimiser step."""
 
     def __init__(self, penalty: Callable[[], Tensor]) -> None:
         self.penalty = penalty
         self.together = 1
-        """Processes whose losses `Trainer` adds up, where it divides them by the items of all."""
+        """Number of processes whose losses `Trainer` sums, when it divides by the items of all processes."""
         self._begun = False
-        """Whether the penalty is in this step's loss already."""
+        """Whether this step's loss already contains the penalty."""
         self._probe: Tensor | None = None
-        """A factor of the penalty that gets a gradient only if the penalty is part of what is trained on."""
+        """A factor of 1 on the penalty; it has a gradient only if the penalty reaches the trained loss."""
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> list[Any]:
-        """Hooks on both; what removes them."""
+        """Register hooks on the model and the optimiser; return their handles."""
         self._begun, self._probe = False, None
         return [
             model.register_forward_hook(self._add, with_kwargs=True),
@@ -37,10 +37,10 @@ class LossForm:
             return output
         if getattr(output, "loss", None) is None:
             raise HoldfastError(
-                "mode='loss' needs the model to compute its own loss from labels; here the trainer does: "
+                "mode='loss' needs a model that computes its loss from labels, but this trainer computes it: "
                 "use the proximal form, or add Protect.penalty() to your loss"
             )
-        # Losses that are divided by the items of a whole step are summed over its parts, others averaged.
+        # Trainer sums the micro-batch losses if they are divided by the items of the step; else it averages.
         summed = kwargs.get("num_items_in_batch") is not None
         if not (summed and self._begun):
             self._begun = True
@@ -49,10 +49,10 @@ class LossForm:
         return output
 
     def _check(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Refuse to train on where a trainer makes its own loss of the model's output, and drops ours."""
+        """Raise HoldfastError if the trainer computes its own loss and so drops the penalty."""
         probe, self._probe, self._begun = self._probe, None, False
         if probe is None or probe.grad is None:
             raise HoldfastError(
-                "this trainer does not use the model's own loss, so that mode='loss' would hold nothing: "
+                "this trainer does not use the model's own loss, so mode='loss' would have no effect: "
                 "use the proximal form, or add Protect.penalty() to your loss"
             )

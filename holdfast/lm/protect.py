@@ -1,12 +1,12 @@
-"""Protect: holds a language model's weights to where they are, the faster the more they matter.
+"""Protect: pull important weights of a language model back to their anchor during fine-tuning.
 
     importance = Importance.load("imp/")
     protect = Protect(model, importance, lam=1.0)
     Trainer(model, ..., callbacks=[protect]).train()
 
-In the form that is the default nothing goes through the loss or through Adam's moments: after each step of
-the optimiser every weight is drawn back towards its anchor by the exact minimiser of the penalty, a point
-between the two. No strength can make that diverge. `mode="loss"` is the paper's form, for comparison.
+By default the penalty does not go through the loss or Adam's moments. After each optimiser step, an exact
+proximal step moves every weight to a point between its new value and its anchor, so training is stable at any
+strength. `mode="loss"` is the paper's form, for comparison.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 from torch.optim import SGD, Optimizer
 from transformers import TrainerCallback
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.fields import unknown
@@ -44,18 +45,18 @@ from holdfast.storage.generations import read_tensors, write_tensors
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
 StepSizes = Callable[..., Tensor | float]
-PIECE = 2**18  # numbers that are handled at once: a few such pieces fit into a cache
-LEAST = 1e-12  # a λ that holds nothing
-ON_GPU = 2**26  # where there is no such cache, and every call has its price
-FOLDER = "_protect"  # what begins with _ is not pushed to the Hub
+PIECE = 2**18  # elements per chunk on CPU: a few chunks fit into the cache
+LEAST = 1e-12  # a smaller λ counts as 0
+ON_GPU = 2**26  # elements per chunk on GPU: fewer kernel launches
+FOLDER = "_protect"  # Trainer does not push names that begin with _ to the Hub
 ANCHOR, NOTE = "anchor.safetensors", "protect.json"
 
 
 class Protect(TrainerCallback):
-    """(λ/2) Σ a (θ - θ*)² on the trainable weights, θ* being what they are when this is made.
+    """The penalty (λ/2) Σ a (θ - θ*)² on the trainable weights; θ* are their values at construction.
 
-    A callback of `transformers.Trainer` and of whatever derives from it; `attach` does the same for a loop of
-    your own. With LoRA the adapters' weights are held (see `lora.py`).
+    A callback for `transformers.Trainer` and its subclasses; use `attach` in your own training loop. With
+    LoRA the adapters' weights are protected (see `lora.py`).
     """
 
     def __init__(
@@ -75,18 +76,18 @@ class Protect(TrainerCallback):
     ) -> None:
         for word, known in ((mode, Mode), (step, Step), (normalise, Normalise)):
             if word not in get_args(known):
-                raise HoldfastError(unknown(str(word), list(get_args(known)), "way"))
+                raise HoldfastError(unknown(str(word), list(get_args(known)), "option"))
         if (lam is None) == (budget is None):
-            raise HoldfastError("give lam, a strength, or budget, how far the weights may go")
+            raise HoldfastError("give lam (the strength) or budget (a limit on the penalty), not both")
         if lam is not None and not lam >= 0:
             raise HoldfastError(f"lam must be 0 or more, not {lam}")
         for name, value in (("budget", budget), ("budget_rate", budget_rate), ("cap", cap)):
             if value is not None and not 0 < value < math.inf:
                 raise HoldfastError(f"{name} must be a number above 0, not {value}")
         if lam == math.inf and mode == "loss":
-            raise HoldfastError("an infinite lam is held by the proximal step: leave mode at its default")
+            raise HoldfastError("an infinite lam needs mode='proximal', the default")
         if budget is not None and mode == "loss":
-            raise HoldfastError("a budget is kept by the proximal step: leave mode at its default")
+            raise HoldfastError("a budget needs mode='proximal', the default")
         self.lam = 0.0 if lam is None else float(lam)
         self.budget, self.budget_rate = budget, budget_rate
         self.mode, self.step = mode, step
@@ -100,58 +101,62 @@ class Protect(TrainerCallback):
         self.weights = {name: self._kept(value, weights[name]) for name, value in scaled.items()}
         self.names = {weight: name for name, weight in weights.items()}
         self.clipped = 1.0
-        """The factor by which the gradients of the latest step were clipped."""
+        """Factor by which the gradients of the latest step were clipped."""
         self.loss_form = LossForm(self.penalty)
         self.mark: str | None = None
-        """The fingerprint of the anchor, once it is kept on disk."""
+        """Fingerprint of the anchor, once it is saved."""
         self.steps = 0
-        """Of the optimiser, so far."""
+        """Number of optimiser steps so far."""
         self.spent = 0.0
-        """½ Σ a (θ - θ*)² after the latest step, where there is a budget."""
+        """½ Σ a (θ - θ*)² after the latest step; computed only with a budget."""
         self._undo = ExitStack()
         self._said = False
-        """Whether it has been said that step sizes cannot be read."""
+        """Whether the warning about unreadable step sizes has been issued."""
 
     def _kept(self, value: Tensor, weight: Tensor) -> Tensor:
-        """Where and how finely anchor and importance are kept: as the weight itself, if nothing is said."""
+        """Convert to the storage device and dtype; by default the value's device and the weight's dtype."""
         return value.to(device=self._device or value.device, dtype=self._dtype or weight.dtype)
 
     @property
     def holds(self) -> bool:
-        """Whether it does anything at all."""
+        """Whether the penalty has any effect."""
         return bool(self.lam) or self.budget is not None
 
     def settings(self) -> dict[str, Any]:
-        """What a training that goes on must have in common with the one that began."""
+        """Return the settings that must be the same when a training resumes."""
         how = {"mode": self.mode, "step": self.step, "budget": self.budget, "budget_rate": self.budget_rate}
         strength = None if self.budget is not None else _for_json(self.lam)
         return how | {"lam": strength, "importance": fingerprint(self.weights)}
 
-    # ---- in a loop of one's own ---------------------------------------------------------------------------
+    # ---- in a custom training loop ------------------------------------------------------------------------
 
     def attach(self, model: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> Protect:
-        """Protect every step of this optimiser, until `detach`.
+        """Protect every step of this optimiser until `detach`.
 
-        `clip` is the norm that gradients are clipped to just before the step. Clip here, not with
-        `clip_grad_norm_`: a step that was clipped by a factor s must be pulled back by a factor s less.
+        `clip` is the maximum gradient norm. Use it instead of `clip_grad_norm_`: if the gradients are clipped
+        by a factor s, the proximal step must be scaled by s too.
         """
         self.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
         if self.holds and any(group.get("weight_decay") for group in inner.param_groups):
-            raise HoldfastError("weight decay pulls towards 0, against the anchor: set weight_decay=0")
+            raise HoldfastError(
+                "weight decay pulls the weights to 0, away from the anchor: set weight_decay=0"
+            )
         if self.holds and any(group["lr"] is None for group in inner.param_groups):
-            raise HoldfastError("this optimiser chooses its own rate, which a hold cannot follow: give it lr")
-        # Wrapping may have put other objects in the place of weights: FSDP2 does.
+            raise HoldfastError(
+                "this optimiser sets its own learning rate, which Protect cannot read: give it lr"
+            )
+        # Wrapping may have replaced the parameter objects; FSDP2 does.
         self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
         if gone := sorted(self.weights.keys() - set(self.names.values())):
             raise HoldfastError(
-                f"{gone[0]} is to be held, but is not among the weights that are trained: make Protect after "
-                "freezing and wrapping (FSDP1, which renames them, cannot be held; FSDP2 can)"
+                f"{gone[0]} is protected, but not among the trained weights: create Protect after freezing "
+                "and wrapping (FSDP1 renames the weights and is not supported; use FSDP2)"
             )
         for weight, name in self.names.items():
             if name in self.weights and weight.shape != self.anchor[name].shape:
                 raise HoldfastError(
-                    f"{name} has another shape than when Protect was made: make it after resizing, and "
+                    f"{name} has another shape than when Protect was created: create it after resizing, and "
                     "measure the importance on the resized model"
                 )
         own = [weight for group in inner.param_groups for weight in group["params"]]
@@ -159,7 +164,7 @@ class Protect(TrainerCallback):
             self._check_shards()
         if not any(self.names.get(weight) in self.weights for weight in own):
             raise HoldfastError(
-                "the optimiser has other weights than those protected; make Protect of the model as it is "
+                "the optimiser does not hold the protected weights: create Protect from the model that is "
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
@@ -174,12 +179,12 @@ class Protect(TrainerCallback):
         return self
 
     def _clip(self, most: float, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Clip gradients as `clip_grad_norm_` does, and remember the factor."""
+        """Clip gradients as `clip_grad_norm_` does and store the factor."""
         grads = [w.grad for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
         spread = [grad for grad in grads if sharded(grad)]
         alone = [grad for grad in grads if not sharded(grad)]
         total = math.hypot(*(float(whole(get_total_norm(some))) for some in (alone, spread) if some))
-        scale = getattr(optimizer, "grad_scale", None)  # a fused optimiser unscales within its step
+        scale = getattr(optimizer, "grad_scale", None)  # a fused optimiser unscales in its step
         total = total if scale is None else total / float(scale)
         self.clipped = min(1.0, most / (total + 1e-6)) if math.isfinite(total) else 1.0
         if self.clipped < 1:
@@ -187,19 +192,21 @@ class Protect(TrainerCallback):
                 grad.mul_(self.clipped)
 
     def _check_shards(self) -> None:
-        """What cannot be held where weights are spread over processes."""
+        """Raise HoldfastError for settings that sharded weights do not support."""
         if self.mode == "loss":
-            raise HoldfastError("mode='loss' does not work on shards: leave mode at its default")
+            raise HoldfastError("mode='loss' does not support shards: leave mode at its default")
         if self._device is not None:
-            raise HoldfastError("shards are held where FSDP has put them: leave device at its default")
+            raise HoldfastError(
+                "device cannot be set for shards, which FSDP places: leave device at its default"
+            )
         if not same_everywhere(fingerprint(self.anchor)):
             raise HoldfastError(
-                "not every process had the weights when Protect was made: set cpu_ram_efficient_loading to "
-                "false for FSDP"
+                "the weights differed between processes when Protect was created: set "
+                "cpu_ram_efficient_loading to false for FSDP"
             )
 
     def _follow(self) -> None:
-        """Go where the weights have gone since, unless a place was given: copying at each step costs more."""
+        """Move anchor and importance to the weights, unless `device` is set, and shard them alike."""
         for weight, name in self.names.items():
             for kept in (self.anchor, self.weights):
                 if name in kept:
@@ -207,12 +214,12 @@ class Protect(TrainerCallback):
                     kept[name] = cut_like(there, weight)
 
     def detach(self) -> None:
-        """Leave model and optimiser as they were."""
+        """Remove all hooks and give clipping back to the Trainer."""
         self._undo.close()
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """The proximal step of every weight."""
+        """Apply the proximal step to every weight."""
         spent, rounding = Total(), Rounding(self.steps)
         self.steps += 1
         if skipped(optimizer):
@@ -229,28 +236,29 @@ class Protect(TrainerCallback):
             self.lam = followed(self.lam, self.spent / self.budget, self.budget_rate)
 
     def _step_of(self, optimizer: Optimizer, weight: Tensor, group: Any) -> tuple[StepSizes, bool]:
-        """r of a weight, part by part, and whether clipping scales the step that it is the size of.
+        """Return a function for the step size r of a weight, and whether clipping scales r.
 
-        Adam's step is as long however small its gradients are, but r tells what a gradient counts in it.
+        It does for Adam's own r and for SGD, but not for the learning rate under Adam, whose step length does
+        not depend on the scale of the gradient.
         """
         state = {key: local(value) for key, value in optimizer.state.get(weight, {}).items()}
-        if "step" in state:  # read once: on a GPU that is a wait
+        if "step" in state:  # read once: on a GPU this synchronises
             state["step"] = float(state["step"])
         own = self.step == "adam" and has_own_steps(state, group, local(weight))
         scales = own or isinstance(optimizer, SGD)
         if self.step == "adam" and not scales and not self._said:
             self._said = True
             warnings.warn(
-                f"{type(optimizer).__name__} has no step sizes that can be read: the learning rate takes "
-                "their place, and lam means another strength than with Adam",
+                f"the step sizes of {type(optimizer).__name__} cannot be read: the learning rate is used "
+                "instead, and lam is not comparable with its values for Adam",
                 stacklevel=2,
             )
         return partial(step_sizes, state, group, adam=own), scales
 
     def _pull_one(self, name: str, weight: Tensor, r: StepSizes, factor: float, rounding: Rounding) -> float:
-        """The proximal step of one weight, and what it has spent of a budget.
+        """Apply the proximal step to one weight; return its share of the budget, 0 without one.
 
-        Piece by piece: what is needed beside stays small, and in a processor's cache, three times as fast.
+        Works in chunks: temporary tensors stay in the CPU cache, which is three times as fast.
         """
         own, spent = local(weight), []
         kept = local(self.anchor[name]), local(self.weights[name])
@@ -268,7 +276,7 @@ class Protect(TrainerCallback):
         return float(torch.stack(spent).sum()) if spent else 0.0
 
     def penalty(self) -> Tensor:
-        """(λ/2) Σ a (θ - θ*)² where the weights are now, for a loss of your own."""
+        """Return (λ/2) Σ a (θ - θ*)² at the current weights, to add to your own loss."""
         terms = [
             (
                 self.weights[name].to(weight.device)
@@ -279,10 +287,10 @@ class Protect(TrainerCallback):
         ]
         return self.lam / 2 * torch.stack(terms).sum()
 
-    # ---- as a callback of Trainer -----------------------------------------------------------------------
+    # ---- as a Trainer callback ----------------------------------------------------------------------------
 
+    @override
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Attach; where a training goes on, with the anchor it began with, which else is kept from now on."""
         out = Path(args.output_dir) / FOLDER
         self.loss_form.together = args.world_size if args.average_tokens_across_devices else 1
         self.steps = state.global_step
@@ -293,20 +301,21 @@ class Protect(TrainerCallback):
         if self.mode == "loss" or not self.holds or not args.max_grad_norm:
             self.attach(kwargs["model"], kwargs["optimizer"])
             return
-        # The Trainer does not say by how much it clips: this callback clips in its place.
+        # The Trainer does not report its clipping factor, so this callback clips instead.
         self.attach(kwargs["model"], kwargs["optimizer"], clip=args.max_grad_norm)
         self._undo.callback(setattr, args, "max_grad_norm", args.max_grad_norm)
         args.max_grad_norm = 0.0
 
+    @override
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note the strength before a checkpoint is written: one without a note could not be gone on from."""
+        # Write the note before the checkpoint: a checkpoint without it cannot be resumed.
         if control.should_save:
             self.on_save(args, state, control, **kwargs)
 
+    @override
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note how strong the protection was at this step."""
         out = Path(args.output_dir) / FOLDER
-        if self.mark is None:  # saving was not planned for
+        if self.mark is None:  # save_strategy was "no" at the start
             self._keep(out, first=state.is_world_process_zero)
         if state.is_world_process_zero:
             lams = read_json(out / NOTE)["lam"] if (out / NOTE).exists() else {}
@@ -315,7 +324,7 @@ class Protect(TrainerCallback):
             )
 
     def _keep(self, out: Path, *, first: bool) -> None:
-        """Write anchor and importance beside the checkpoints, once."""
+        """Save anchor and importance beside the checkpoints."""
         anchor = {name: whole(value) for name, value in self.anchor.items()}
         weights = {name: whole(value) for name, value in self.weights.items()}
         self.mark = fingerprint(anchor)
@@ -323,28 +332,31 @@ class Protect(TrainerCallback):
             (out / NOTE).unlink(missing_ok=True)
             write_tensors(out / ANCHOR, {"anchor": anchor, "weights": weights}, self.mark)
 
+    @override
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Detach."""
         self.detach()
 
     def _resume(self, out: Path, step: int) -> None:
-        """A resumed Trainer loads weights before it begins: what they are now is no anchor.
+        """Load the anchor and importance of the original training.
 
-        Nor need the importance be what it was: for LoRA it was made with adapters that began at random.
+        A resumed Trainer has already loaded the checkpoint, so the current weights are not the anchor. For
+        LoRA the importance depends on the random initial adapters.
         """
         noted = read_json(out / NOTE) if (out / NOTE).exists() else {"lam": {}}
         if str(step) not in noted["lam"]:
             raise HoldfastError(
-                f"{out} has no protected training that came to step {step}: go on in the folder it began in, "
-                "start anew, or train without protection"
+                f"{out} has no protected training at step {step}: resume in the original folder, start "
+                "again, or train without protection"
             )
         if self.budget is not None:
             self.lam = float(noted["lam"][str(step)])
         tensors, self.mark = read_tensors(out / ANCHOR)
         if self.mark != noted["anchor"]:
-            raise HoldfastError(f"{out / ANCHOR} is not the anchor of this training; start anew")
+            raise HoldfastError(
+                f"{out / ANCHOR} is not the anchor of this training; start again in another folder"
+            )
         for saved, kept in ((tensors["anchor"], self.anchor), (tensors["weights"], self.weights)):
-            # Where and as finely as those that were made just now.
+            # Keep the device and dtype chosen for this run.
             kept.update({name: saved[name].to(value.device, value.dtype) for name, value in kept.items()})
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
@@ -367,10 +379,10 @@ class Protect(TrainerCallback):
         cap: float | None = CAP,
         **rest: Any,
     ) -> Protect:
-        """Hold only what the old ability needs more than the new one does.
+        """Create a Protect with the relative importance α' (equations 4 and 5 of the paper).
 
-        `train` fine-tunes the model in place, without protection; on `data` the importance of what it came to
-        is measured. Then the weights go back to where they were, and α' takes the place of the importance.
+        `train` fine-tunes the model in place without protection, and the importance for the new task is
+        measured there on `data`. Then the weights are restored.
         """
         start, past = snapshot(model), on_adapters(model, importance)
         try:
@@ -383,19 +395,19 @@ class Protect(TrainerCallback):
             held, carried(model, new), lam=lam or 1.0, lam_max=lam_max, up=up, down=down, fraction=fraction,
             strategy=strategy, normalise=normalise, cap=cap,
         )  # fmt: skip
-        found = Importance(weights, replace(importance.card, fingerprint=""))  # it has been checked
+        found = Importance(weights, replace(importance.card, fingerprint=""))  # checked above
         return cls(model, found, lam, normalise="none", cap=None, **rest)
 
 
 def _for_json(lam: float) -> float | str:
-    """As JSON has it, which knows no infinity."""
+    """Return λ as a JSON value; JSON has no infinity."""
     return lam if math.isfinite(lam) else "inf"
 
 
 def followed(lam: float, share: float, rate: float) -> float:
-    """The next λ of a budget of which this share is spent: up while it is above 1, else down.
+    """Return the next λ for a budget, given the share of it that is used.
 
-    By factors, since λ is as large as the budget is small; the first time by as much as is over.
+    λ is multiplied by the share, limited to [½, 2], to the power of `rate`. From 0 it starts at the excess.
     """
     if lam < LEAST:
         return max(0.0, share - 1.0)
@@ -403,7 +415,7 @@ def followed(lam: float, share: float, rate: float) -> float:
 
 
 def pieces(tensor: Tensor) -> Iterator[Any]:
-    """Indices that cut a tensor into pieces of about the same size, whatever its layout in memory."""
+    """Yield indices that split a tensor along its first dimension into chunks of similar size."""
     if not tensor.dim():
         yield ...
         return

@@ -1,8 +1,8 @@
-"""Small steps on weights of half precision: rounded at random, so that they are not lost.
+"""Stochastic rounding to bfloat16, so that small steps are not lost.
 
-A bfloat16 has eight bits: a step below a 512th of a weight rounds back to where it came from, every time.
-Rounded up or down with chances by nearness it is taken on average, and still lands between where it began
-and its anchor, as both are representable.
+bfloat16 has eight significant bits: a step below 1/512 of a weight always rounds back to the old value.
+Stochastic rounding is correct on average, and the result stays between the old value and the anchor, since
+both are representable.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-CUT = 16  # bits that float32 has and bfloat16 has not
+CUT = 16  # bits of a float32 that a bfloat16 does not have
 
 
 class Rounding:
-    """Rounds what one step has computed; the same in every process, and when the step is made again."""
+    """Round the results of one step; seeded by the step, so equal in every process and after a resume."""
 
     def __init__(self, step: int) -> None:
         self.step = step
         self._random: dict[torch.device, torch.Generator] = {}
 
     def into(self, weight: Tensor, value: Tensor) -> None:
-        """Write a value into a weight."""
+        """Write a value into a weight, with stochastic rounding if the weight is bfloat16."""
         if weight.dtype != torch.bfloat16:
             weight.copy_(value)
             return
@@ -40,8 +40,10 @@ class Rounding:
 
 
 def near(u: Tensor, anchor: Tensor) -> Tensor:
-    """The anchor of a weight; where it is kept more coarsely than the weight and cannot be told from it, the
-    weight itself: nothing is drawn to a rounding error."""
+    """Return the anchor, with u itself where it rounds to an anchor stored in lower precision.
+
+    This keeps weights from being pulled to a rounding error.
+    """
     if anchor.dtype.itemsize >= u.dtype.itemsize:
         return anchor
     return torch.where(u.to(anchor.dtype) == anchor, u, anchor.to(u.dtype))

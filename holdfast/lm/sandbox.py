@@ -1,9 +1,9 @@
-"""Runs a program that nobody has read: without rights, without a network, with little of everything.
+"""A sandbox for untrusted Python programs.
 
-The program gets a process of its own in namespaces of its own (user, mount, pid, network, IPC), where the
-system has them; the user it runs as owns nothing. The file system is read-only to it but for a temporary
-directory of its own. Time, memory, processes and file sizes are limited, and when it ends or its time is up,
-the pid namespace takes every process it has started with it. As root, without namespaces, nothing is run.
+Where the system supports it, the program runs in its own user, mount, pid, network and IPC namespaces,
+without capabilities. The file system is read-only except for a temporary directory. Time, memory, processes
+and file sizes are limited. When the program ends or times out, all processes in its pid namespace are killed.
+Without namespaces, root runs nothing, and other users have only the limits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Outcome = Literal["passed", "failed", "timed out"]
 NOBODY = 65534
 PYTHON = ".python"
 MEGABYTE = 2**20
-LOUD = MEGABYTE  # bytes of output from which a program has said too much
+LOUD = MEGABYTE  # maximum output in bytes; a program that prints more has failed
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use."""
+    """Resource limits of a program: seconds, bytes of memory, processes, bytes per file."""
 
     seconds: float = 5.0
     memory: int = 512 * MEGABYTE
@@ -44,7 +44,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """How a program ended, and the last it said."""
+    """The outcome of a program and its last line of output."""
 
     outcome: Outcome
     said: str = ""
@@ -70,22 +70,22 @@ exec(compile(code, "<program>", "exec"), {"__name__": "program"})
 
 
 def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
-    """Run a program; it passes if it ends by itself without an error."""
+    """Run a program; it passes if it reaches its last line and exits without an error."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-sandbox-"))
     place.chmod(0o777)
     isolated = namespaces()
     if os.geteuid() == 0 and not isolated:
         shutil.rmtree(place, ignore_errors=True)
         raise HoldfastError(
-            "programs are not run as root without namespaces; run as another user, or where unshare works"
+            "programs are not run as root without namespaces; run as another user, or allow unshare"
         )
     numbers = [int(limits.seconds + 1), limits.memory, limits.processes, limits.file]
-    # The interpreter may live where that user cannot look: it is mounted into the program's directory.
+    # The sandbox user may not have access to the interpreter, so it is mounted into the program's directory.
     home = place / PYTHON if isolated else Path(sys.base_prefix)
     python = home / Path(os.path.realpath(sys.executable)).relative_to(os.path.realpath(sys.base_prefix))
     child = [str(python), "-I", "-B", "-S", "-c", CHILD, *map(str, numbers)]
     command = [*isolated, *_mounts(place), *child] if isolated else child
-    # Root becomes nobody; anybody else is root of a namespace of their own, without any of root's rights.
+    # Root becomes nobody; other users are root in their own user namespace, without capabilities.
     become = f"--reuid={NOBODY} --regid={NOBODY} --clear-groups" if os.geteuid() == 0 else ""
     environment = {
         "SANDBOX_USER": become,
@@ -103,7 +103,7 @@ def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    # Only a program that comes to its own last line has passed: one that exits before has not.
+    # The token on the last line shows that the program did not exit early.
     token = uuid.uuid4().hex
     whole = f"{code}\nimport sys as _sys\n_sys.stdout.write('\\n{token}')\n"
     try:
@@ -120,7 +120,7 @@ def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
 
 
 def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> bytes | None:
-    """What a program says, as long as it is little; None if its time is up."""
+    """Return the output of a program, about LOUD bytes at most; None if it times out."""
     assert process.stdin is not None
     assert process.stdout is not None
     until = time.monotonic() + seconds
@@ -147,10 +147,10 @@ def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the whole session, and the namespace's first process by itself: its end ends all others in it.
+    """Kill the session and the first process of the pid namespace, which ends all others in it.
 
-    A program may have left the session, and `unshare` cannot pass on a death to a child that has become
-    another user.
+    The session alone is not enough: a program may have left it, and `unshare --kill-child` does not reach a
+    child that has changed its user.
     """
     for first in _children(process.pid) if process.poll() is None else ():
         with suppress(ProcessLookupError):
@@ -164,20 +164,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _children(parent: int) -> list[int]:
-    """The processes that a process has started; none where there is no /proc to tell."""
+    """Return the child processes of a process; empty on systems without /proc."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended meanwhile
-            # The name, in brackets, may hold anything; the state and the parent come after it.
+        with suppress(OSError):  # the process has ended
+            # The name, in parentheses, may contain anything; state and parent follow it.
             if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(path.parent.name))
     return found
 
 
 def _mounts(place: Path) -> list[str]:
-    """Every mount read-only but for a small one of the program's own; no sight of other processes.
+    """Return a command that makes all mounts read-only except a small tmpfs, and mounts a new /proc.
 
-    Whatever of it fails ends the script: nothing runs with less protection than it should have.
+    The script stops at the first failure, so that no program runs with less protection.
     """
     script = """
 set -e
@@ -200,7 +200,7 @@ exec setpriv $SANDBOX_USER --no-new-privs --bounding-set=-all --inh-caps=-all "$
 
 @cache
 def namespaces() -> tuple[str, ...]:
-    """The command that puts a program into namespaces of its own; empty where the system has none."""
+    """Return the command prefix that creates the namespaces; empty if the system does not support it."""
     unshare = shutil.which("unshare")
     if unshare is None or shutil.which("setpriv") is None:
         return ()

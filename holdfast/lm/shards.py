@@ -1,4 +1,4 @@
-"""Weights that FSDP2 has cut into shards: tensors that belong to them are cut the same way."""
+"""Support for weights that FSDP2 has split into shards (DTensor)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 
 
 def sharded(weight: Tensor) -> bool:
-    """Whether a weight is spread over several processes."""
+    """Return whether a weight is sharded over several processes."""
     return isinstance(weight, DTensor)
 
 
 def cut_like(value: Tensor, weight: Tensor) -> Tensor:
-    """This process's part of a tensor that belongs to a weight; every process has the whole of it."""
+    """Shard a tensor like a weight; every process must hold the full tensor."""
     if not isinstance(weight, DTensor) or isinstance(value, DTensor):
         return value
     where = value.to(weight.device)
@@ -25,32 +25,32 @@ def cut_like(value: Tensor, weight: Tensor) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """All of a tensor, wherever its shards are: every process must ask for it at once."""
+    """Return the full tensor. A collective operation: every process must call it."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def same_everywhere(mark: str) -> bool:
-    """Whether all processes say the same: each must ask."""
+    """Return whether the string is equal in all processes. A collective operation."""
     every: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(every, mark)
     return set(every) == {mark}
 
 
 def local(value: Any) -> Any:
-    """This process's shard of a tensor, on the same memory; anything else as it is."""
+    """Return this process's shard of a tensor, sharing its memory; other values unchanged."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 class Total:
-    """A sum over weights that every process must come to alike."""
+    """A sum over weights that is equal in all processes."""
 
     def __init__(self) -> None:
         self.own = 0.0
-        """Of weights that every process has whole."""
+        """Sum over weights that are not sharded."""
         self.shards: dict[tuple[DeviceMesh, tuple[Placement, ...]], float] = {}
 
     def add(self, value: float, weight: Tensor) -> None:
-        """Add what this process has found on a weight, or on its shard of it."""
+        """Add this process's value for a weight or for its shard."""
         if isinstance(weight, DTensor):
             where = weight.device_mesh, weight.placements
             self.shards[where] = self.shards.get(where, 0.0) + value
@@ -58,7 +58,7 @@ class Total:
             self.own += value
 
     def everywhere(self) -> float:
-        """The sum over all processes: each must ask for it."""
+        """Return the sum over all processes. A collective operation."""
         total = self.own
         for (mesh, placements), value in self.shards.items():
             found = torch.tensor(value, dtype=torch.float64, device=mesh.device_type)
@@ -70,5 +70,5 @@ class Total:
 
 
 def plain_name(name: str) -> str:
-    """A weight's name without what DDP, torch.compile and activation checkpointing put into it."""
+    """Return a weight's name without the parts added by DDP, torch.compile and activation checkpointing."""
     return name.removeprefix("module.").replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")

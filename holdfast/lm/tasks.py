@@ -1,4 +1,4 @@
-"""Abilities a language model is trained for and tested on: where their items are and how they are asked."""
+"""GSM8K and MBPP: reading their files, building prompts and extracting answers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MBPP = "github.com/google-research/google-research (mbpp)"
 
 # ---- GSM8K: grade-school word problems (Cobbe et al. 2021) ------------------------------------------------
 
-HELD_OUT = 400  # of GSM8K's training problems, for choices; it has no validation split of its own
+HELD_OUT = 400  # GSM8K has no validation split: the last training problems are used instead
 NUMBER = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
-    """GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
+    """Return GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
     path = _there(folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl"), GSM8K)
     rows = [_text_fields(place, row, "question", "answer") for place, row in jsonl_rows(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
@@ -33,13 +33,13 @@ def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
 
 
 def final_number(text: str, *, strict: bool = False) -> str | None:
-    """The number an answer ends with: after `####`, or the last one at all."""
+    """Return the last number of an answer, or with `strict` the first number after `####`."""
     found = STRICT.findall(text)[:1] if strict else NUMBER.findall(text)[-1:]
     return plain_number(found[0]) if found else None
 
 
 def plain_number(text: str) -> str:
-    """Without thousands separators, currency and a full stop at the end."""
+    """Remove thousands separators, dollar signs and a final full stop."""
     return re.sub(r"[,$]", "", text).removesuffix(".")
 
 
@@ -48,7 +48,7 @@ def plain_number(text: str) -> str:
 
 @dataclass(frozen=True)
 class Program:
-    """A task, its solution, and the assertions a solution must pass."""
+    """An MBPP task: its text, solution, test assertions and set-up code."""
 
     text: str
     code: str
@@ -57,7 +57,7 @@ class Program:
 
     @property
     def prompt(self) -> str:
-        """As its authors ask it."""
+        """The prompt of the MBPP paper."""
         tests = "\n".join(self.tests)
         return (
             f"You are an expert Python programmer, and here is your task: {self.text} "
@@ -74,7 +74,7 @@ RANGES: dict[AbilityPart, tuple[int, int]] = {
 
 
 def programs(folder: Path, part: AbilityPart) -> list[Program]:
-    """MBPP's tasks of one of its parts."""
+    """Return the MBPP tasks of one part."""
     path, (first, last) = _there(folder / "mbpp" / "mbpp.jsonl", MBPP), RANGES[part]
     found = []
     for place, row in jsonl_rows(path):
@@ -88,12 +88,12 @@ def programs(folder: Path, part: AbilityPart) -> list[Program]:
 
 
 def mbpp(folder: Path, part: AbilityPart) -> list[Pair]:
-    """MBPP's tasks and their solutions; without the tests, which take more room than either."""
+    """Return MBPP's tasks and solutions; the prompts omit the tests, which are longer than either."""
     return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
 
 def code_of(said: str) -> str:
-    """The program in an answer: within the fence it opens with, or up to a fence that closes it."""
+    """Extract the program from an answer: inside a leading code fence, otherwise up to the first fence."""
     before, fence, after = said.partition("```")
     if not fence or before.strip():
         return before
@@ -103,7 +103,9 @@ def code_of(said: str) -> str:
 
 def _there(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise HoldfastError(f"{path} is not there; get it from {source}, or say where it is with --data-dir")
+        raise HoldfastError(
+            f"{path} does not exist; download it from {source}, or give its folder with --data-dir"
+        )
     return path
 
 

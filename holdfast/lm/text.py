@@ -1,4 +1,4 @@
-"""Pairs of prompt and output: from JSONL files, as token sequences whose prompt does not count."""
+"""Prompt/answer pairs: reading, tokenising and batching, with labels for the answer only."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FIELDS = (
     ("query", "response"),
     ("instruction", "output"),
 )
-"""Names that public data sets give to prompt and output; MetaMathQA's are query and response."""
+"""Field names of prompt and answer in public data sets; MetaMathQA has query and response."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is asked and what is to be answered."""
+    """A prompt and its answer."""
 
     prompt: str
     answer: str
 
 
 def read_pairs(path: Path | str) -> list[Pair]:
-    """The pairs of a JSONL file or of `hf:owner/name`, whatever of the usual names their fields have."""
+    """Read the pairs of a JSONL file or of `hf:owner/name`; fields may have any names in FIELDS."""
     rows: Iterable[Placed]
     if str(path).startswith(HUB):
         parts = dict(hub_parts(str(path)))
@@ -59,7 +59,7 @@ def read_pairs(path: Path | str) -> list[Pair]:
         prompt, answer = found[names[0]], found[names[1]]
         if names[0] == "instruction" and isinstance(found.get("input"), str) and found["input"]:
             prompt = f"{prompt}\n{found['input']}"
-        if names[0] in ("question", "query", "instruction"):  # as GSM8K is asked for everywhere
+        if names[0] in ("question", "query", "instruction"):  # the usual prompt of GSM8K
             prompt, answer = f"Question: {prompt}\nAnswer:", f" {answer}"
         pairs.append(Pair(prompt, answer))
     if not pairs:
@@ -69,20 +69,20 @@ def read_pairs(path: Path | str) -> list[Pair]:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Encoded pairs: token ids, and from where on they are output. A dataset as `Trainer` takes them."""
+    """Tokenised pairs: token ids and the index where each output starts. A dataset for `Trainer`."""
 
     ids: tuple[Sequence[int], ...]
     starts: tuple[int, ...]
     cut: int = 0
-    """How many were longer than allowed and lost the end of their output."""
+    """Number of sequences whose output was truncated."""
     dropped: int = 0
-    """How many had a prompt that left no room for an output."""
+    """Number of pairs dropped because the prompt left no room for an output."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, number: int) -> dict[str, Tensor]:
-        """One sequence; labels are IGNORED where it is prompt."""
+        """Return one sequence; labels are IGNORED in the prompt."""
         ids, start = self.ids[number], self.starts[number]
         labels = [IGNORED] * start + list(ids[start:])
         return {"input_ids": torch.tensor(list(ids)), "labels": torch.tensor(labels)}
@@ -91,7 +91,7 @@ class Sequences:
         return (self[number] for number in range(len(self)))
 
     def digest(self) -> str:
-        """A hash of the tokens: that of the two as nested tuples, but never all of it in memory."""
+        """Return the hash of repr((ids, starts)) as nested tuples, computed incrementally to save memory."""
         total, comma = hashlib.sha256(b"(("), b""
         for ids in self.ids:
             total.update(comma + repr(tuple(ids)).encode())
@@ -100,12 +100,12 @@ class Sequences:
         return total.hexdigest()[:16]
 
     def first(self, count: int | None) -> Sequences:
-        """The first so many of them."""
+        """Return the first `count` sequences; None returns all."""
         return Sequences(self.ids[:count], self.starts[:count], self.cut, self.dropped)
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
-    """Token ids of prompt, output and the end-of-text token, at most so many."""
+    """Tokenise prompt, answer and end-of-text token, truncated to `max_tokens`."""
     ids, starts, cut, dropped = [], [], 0, 0
     for pair in pairs:
         prompt = tokenizer(pair.prompt, add_special_tokens=True)["input_ids"]
@@ -114,15 +114,17 @@ def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
             dropped += 1
             continue
         cut += len(prompt) + len(answer) > max_tokens
-        ids.append(array("i", (prompt + answer)[:max_tokens]))  # four bytes a token: data sets are large
+        ids.append(array("i", (prompt + answer)[:max_tokens]))  # four bytes per token
         starts.append(len(prompt))
     if not ids:
-        raise HoldfastError(f"every prompt is longer than {max_tokens} tokens; allow more with --max-tokens")
+        raise HoldfastError(
+            f"no prompt leaves room for an answer in {max_tokens} tokens; increase --max-tokens"
+        )
     return Sequences(tuple(ids), tuple(starts), cut, dropped)
 
 
 def collate(rows: Sequence[Mapping[str, Tensor]], pad: int) -> dict[str, Tensor]:
-    """A padded batch. What is padding is said by the mask: the pad token may be a real one elsewhere."""
+    """Return a padded batch. Only the mask marks padding: the pad token may also be a real token."""
     longest = max(len(row["input_ids"]) for row in rows)
 
     def padded(name: str, fill: int) -> Tensor:

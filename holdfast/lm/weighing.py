@@ -1,4 +1,4 @@
-"""Weights of the hold: importance brought to one scale, or relative to a new ability."""
+"""Penalty weights from importance: normalised, or relative to the importance for a new task."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ CAP = 1e4
 
 
 def check_values(values: Params, weights: Mapping[str, Tensor]) -> None:
-    """Refuse an importance that would hold nothing, or spoil what it holds; say what it leaves free."""
+    """Raise HoldfastError for empty or non-finite importance; warn about weights without importance."""
     if not values:
         raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
     for name, value in values.items():
         if not torch.isfinite(value).all():
-            raise HoldfastError(f"the importance of {name} has values that are no numbers; measure it anew")
+            raise HoldfastError(f"the importance of {name} has NaN or infinite values; measure it again")
     free = [name for name in weights if name not in values and "lora_A." not in name]
     if free:
         warnings.warn(
-            f"{len(free)} trained tensors have no importance and are not held, such as {free[0]}",
+            f"{len(free)} trained tensors have no importance and are not protected, such as {free[0]}",
             stacklevel=3,
         )
 
 
 def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
-    """a = min(α / mean α, cap), the mean over all weights or over each tensor."""
+    """Return a = min(α / mean α, cap), with the mean over all weights or over each tensor."""
     if how == "none":
         scaled = {name: precise(value) for name, value in values.items()}
     else:
@@ -60,7 +60,7 @@ def relatively(
     normalise: Normalise = "global",
     cap: float | None = CAP,
 ) -> Params:
-    """α' (equations 4 and 5) of importances that are brought to one scale, that of the past."""
+    """Return α' (equations 4 and 5); both importances are divided by the mean of the past one for ρ."""
     scale = _mean(past) or 1.0
     among = relative(
         {name: precise(value) / scale for name, value in past.items()},

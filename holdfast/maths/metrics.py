@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +19,31 @@ Matrix = Sequence[Sequence[float | None]]
 
 def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """Macro-F1 over the labels that occur in `gold`; a prediction outside them costs recall only."""
+    return float(np.mean([score.f1 for score in label_scores(gold, predicted).values()]))
+
+
+class LabelScore(NamedTuple):
+    """Precision, recall and F1 of one label, and the number of sentences that have it."""
+
+    precision: float
+    recall: float
+    f1: float
+    sentences: int
+
+
+def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, LabelScore]:
+    """Return the scores of every label in `gold`, sorted by label; never predicted means precision 0."""
     there, said = Counter(gold), Counter(predicted)
     hit = Counter(label for label, guess in zip(gold, predicted, strict=True) if label == guess)
-    return float(np.mean([2 * hit[label] / (there[label] + said[label]) for label in sorted(there)]))
+    return {
+        label: LabelScore(
+            hit[label] / said[label] if said[label] else 0.0,
+            hit[label] / there[label],
+            2 * hit[label] / (there[label] + said[label]),
+            there[label],
+        )
+        for label in sorted(there)
+    }
 
 
 def overall(F: Matrix) -> float:

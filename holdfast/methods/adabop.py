@@ -9,6 +9,7 @@ from itertools import product
 from typing import ClassVar, Literal
 
 import torch
+from typing_extensions import override
 
 from holdfast import importance
 from holdfast.data.tasks import Task
@@ -70,6 +71,7 @@ class AdaBOP(Method):
     tokens: Params = field(default_factory=dict, init=False, repr=False)
     gradients: Params = field(default_factory=dict, init=False, repr=False)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Correlate with the previous task, choose each layer's λ, and project every update."""
         now = self.starting_gradients(learner)
@@ -105,6 +107,7 @@ class AdaBOP(Method):
 
         return learner.once("gradients", compute)
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Pool the second moments of all inputs so far, each token counting the same."""
         self.gradients = self.starting_gradients(learner)
@@ -117,6 +120,7 @@ class AdaBOP(Method):
             tokens[place] = tokens[place] + self.tokens[place]
         self.moments, self.tokens = moments, tokens
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Learning rate, and the paper's grid of (λ_s, λ_l) and ε by validation score."""
         searched = self.moments and self.selection != "fraction"
@@ -124,6 +128,7 @@ class AdaBOP(Method):
         every = learner.settings.grids == "product"
         return Decision((yield from search.best_of_grid(learner.rates(), grid, product=every)))
 
+    @override
     def cautions(self, scenario: str) -> list[str]:
         """With selection=fraction λ cannot matter: it changes neither eigenvectors nor their order."""
         inert = (

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
@@ -64,10 +66,12 @@ class ANCLMAS(Quadratic):
     importance: EstimatorName = knobs.importance()
     convention: Convention = knobs.convention()
 
+    @override
     def estimator(self) -> Estimator:
         """Return the importance estimator."""
         return estimator_named(self.importance, self.convention)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Pull to both. The auxiliary network is the look-ahead; its importance is never pooled."""
         pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)}
@@ -76,10 +80,12 @@ class ANCLMAS(Quadratic):
             pulls["auxiliary"] = Pull(learner.look_ahead(task, self.lr).params, weights, self.lam_a)
         return quadratic.pulling(self, learner, pulls)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search λ, then λ_a."""
         return auxiliary_plan(self.lam_a, learner, quadratic.hold_plan(self, learner, OFF))
 
+    @override
     def shared_as(self) -> dict[str, Any] | None:
         """Share trainings without the auxiliary network: they are plain pulls."""
         pull = None if self.lam_a > 0 else quadratic.plain_pull(self)
@@ -101,6 +107,7 @@ class ANCLLWF(LwF):
 
     lam_a: float = lam_a()
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Learn from both teachers; on shared labels both teach all of them."""
         teachers = self.teachers(learner)
@@ -111,6 +118,7 @@ class ANCLLWF(LwF):
             teachers["auxiliary"] = Teacher(learner.look_ahead(task, self.lr).params, rows, self.lam_a)
         return distilling(self.lr, learner, teachers, self.temperature)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search λ, then λ_a."""
         return auxiliary_plan(self.lam_a, learner, lwf_plan(self, learner, OFF))

@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.heads import ClosedFormHead, Head
@@ -53,19 +55,23 @@ class Auto(LA):
     scatter: Scatter = knobs.scatter()
     seconds: float = setting(60.0, "budget of seconds for trainings on one task; 0: stay frozen", least=0)
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
+    @override
     def moves(self) -> bool:
         """Whether the trunk moves."""
         return over_slda.moves(self)
 
+    @override
     def plain_plan(self, learner: LearnerView) -> Plan:
         """Search λ with the plain importance, down from where nothing moves."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Stay, or look ahead once and decide; then the search of la+slda as long as time allows."""
         began = time.monotonic()
@@ -121,6 +127,7 @@ class Auto(LA):
         best = max(held, key=lambda trial: trial.score, default=gold if first else still)
         return Decision(best, {"flags": ["budget"]})
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Measure importance, which costs as much as an epoch, only if the trunk has ever moved."""
         if self.moves or self.alpha:

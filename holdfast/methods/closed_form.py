@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.methods.base import LearnerView, Method, Plan
@@ -33,10 +35,12 @@ class ClosedForm(Method):
     lr: float = setting(0.0, "nothing is trained", least=0)
 
     @property
+    @override
     def moves(self) -> bool:
         """Nothing moves at a learning rate of 0."""
         return self.lr > 0
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search nothing: the head chooses what it leaves open by itself."""
         return Decision((yield {"lr": 0.0}))

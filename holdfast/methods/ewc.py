@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, FisherEstimator
 from holdfast.importance.per_sample import FisherLabels
@@ -23,6 +25,7 @@ class EWC(Quadratic):
 
     labels: FisherLabels = setting("true", "labels of the Fisher: true, sample(d from the model) or expected")
 
+    @override
     def estimator(self) -> Estimator:
         """Return squared per-sample gradients of the log-likelihood."""
         return FisherEstimator(self.labels)

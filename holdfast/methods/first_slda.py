@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.heads import Head
@@ -39,10 +41,12 @@ class FirstSLDA(ClosedForm):
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the best learning rate on the first task, if it can be trained on; then nothing moves."""
         if learner.tasks_seen or not can_train(task):

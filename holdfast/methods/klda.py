@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from typing_extensions import override
+
 from holdfast.fields import setting
 from holdfast.heads import Head, KLDAHead
 from holdfast.heads.random_features import WIDTHS, Combine
@@ -34,6 +36,7 @@ class KLDA(ClosedForm):
         "equal", "classes of unequal size: equal, counts (a prior) or choose"
     )
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Kernel discriminant analysis."""
         return KLDAHead(

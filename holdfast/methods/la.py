@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
@@ -73,6 +75,7 @@ class LA(Method):
     # The learner follows the plan. The plan yields choices, and each is trained as `prepare` says. The
     # look-ahead is the plan's own trial without a penalty: it is trained once, and measured once.
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate, λ with the plain importance, then λ_down and λ_up to match its score."""
         plain = yield from self.plain_plan(learner)
@@ -99,6 +102,7 @@ class LA(Method):
         notes = {"plain": plain.trial.score, "lam_max": lam_max, "rho": mean_by_layer(among)}
         return Decision(trial, plain.notes | notes | {"spread": histograms(among), "matched": matched})
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Phase 1, look ahead and modify α; phase 2, the training that pulls towards θ_{k-1} by α'."""
         alpha = self.alpha
@@ -121,6 +125,7 @@ class LA(Method):
         past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
         return relative(past, ahead, fraction=self.fraction, tau=self.tau)
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Pool the importance of the new weights with the past's."""
         quadratic.consolidate(self, learner)
@@ -140,6 +145,7 @@ class LA(Method):
         """Whether a training with these hyper-parameters modifies the importance."""
         return bool(self.alpha) and 0 < self.lam < math.inf and self.down is not None
 
+    @override
     def shared_as(self) -> dict[str, Any] | None:
         """Share the trainings of the search for λ: they are plain pulls."""
         pull = None if self.modulates else quadratic.plain_pull(self)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
@@ -51,10 +53,12 @@ class LAMerge(Method):
         """Return the importance estimator."""
         return estimator_named(self.importance, self.convention)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Train with the task loss only, watched by the estimator."""
         return quadratic.watched(self.lr, self.estimator())
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Merge, then measure what matters to the merged model."""
         if self.alpha and self.merge:
@@ -63,6 +67,7 @@ class LAMerge(Method):
             P.restore(learner.model, merge(learner.start, there, self.alpha, ahead, self.merge))
         quadratic.consolidate(self, learner)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate; the training it chooses is the look-ahead."""
         gold = yield from search.best_rate(learner.rates(), {})

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.heads import Head
@@ -45,19 +47,23 @@ class LASLDA(LA):
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
+    @override
     def moves(self) -> bool:
         """Whether the trunk moves."""
         return over_slda.moves(self)
 
+    @override
     def plain_plan(self, learner: LearnerView) -> Plan:
         """Search λ with the plain importance, down from where nothing moves."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Stay where that is good enough; otherwise the search of Look-Ahead."""
         return over_slda.stay_or_move(self, learner, task, super().plan(learner, task))

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Task
@@ -100,10 +101,12 @@ class LwF(Method):
         "past", "outputs that are taught: of labels seen before the task, or all (the authors' released code)"
     )
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """From the second task on, add the distillation."""
         return distilling(self.lr, learner, self.teachers(learner), self.temperature)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate, then the strongest λ that keeps enough of the new task."""
         return lwf_plan(self, learner, dict.fromkeys(self.strengths, 0.0))

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
 from holdfast.fields import setting
@@ -27,6 +29,7 @@ class MAS(Quadratic):
 
     convention: Convention = knobs.convention()
 
+    @override
     def estimator(self) -> Estimator:
         """Return MAS, per sample or by the released code's chunks."""
         return MASEstimator(self.convention)
@@ -47,10 +50,12 @@ class Frozen(Quadratic):
     lam: float = setting(math.inf, "fixed at infinity", least=0)
     convention: Convention = knobs.convention()
 
+    @override
     def estimator(self) -> Estimator:
         """Return MAS."""
         return MASEstimator(self.convention)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate without a penalty, as every method does; then train once with all held."""
         if "lam" in learner.fixed and math.isfinite(self.lam):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.heads import Head
 from holdfast.heads.discriminant import Weighting
@@ -45,19 +47,23 @@ class MASSLDA(Quadratic):
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
+    @override
     def estimator(self) -> Estimator:
         """Return MAS."""
         return MASEstimator(self.convention)
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
+    @override
     def moves(self) -> bool:
         """Whether the trunk moves."""
         return over_slda.moves(self)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Stay where that is good enough; otherwise search λ."""
         return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.methods.base import Method
 
@@ -24,6 +26,7 @@ class MTL(Method):
         "keeps and reads the data of all tasks: not continual learning",
     )
 
+    @override
     def curriculum(self, stream: Stream) -> Stream:
         """One lesson made of all; class-incremental streams lose the balanced softmax with their order."""
         joined = Task(

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Task
@@ -223,18 +224,22 @@ class Quadratic(Method):
         """Return the importance estimator."""
         raise NotImplementedError
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Pull towards θ_{k-1} by the past's importance."""
         return pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)})
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Measure the importance of the new weights and pool it with the past's."""
         consolidate(self, learner)
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate, then the strongest λ that keeps enough of the new task."""
         return hold_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
 
+    @override
     def shared_as(self) -> dict[str, Any] | None:
         """Share plain pulls, which are the same under every estimator that does not watch training."""
         pull = plain_pull(self)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from holdfast.fields import setting
 from holdfast.heads import Head, RanPACHead
 from holdfast.methods.closed_form import ClosedForm
@@ -23,6 +25,7 @@ class RanPAC(ClosedForm):
     features: int = setting(2000, "M, random projections", least=1, below=100_001)
     ridge: float | None = setting(None, "ρ; none: chosen on validation data", least=1e-6, below=math.inf)
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Ridge regression."""
         return RanPACHead(width, seed=seed, features=self.features, ridge=self.ridge)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast import importance
 from holdfast.data.batches import Batch
@@ -57,6 +58,7 @@ class RP2F(Method):
     precision: Params = field(default_factory=dict, init=False, repr=False)
     current: Params = field(default_factory=dict, init=False, repr=False)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Go on from the learner's own weights; decorrelate the features of different sentences."""
 
@@ -70,6 +72,7 @@ class RP2F(Method):
             carried={"free": self.free, "current": {}},
         )
 
+    @override
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
         """Return the fused weights; note the learner and its precision at this epoch beside them."""
         if epoch == 0:
@@ -81,6 +84,7 @@ class RP2F(Method):
         training.carried.update(free=live, current=current)
         return fuse(learner.start, live, self.precision, current)
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Add this task's precision to the past's; on the first task learner and deployed weights are one."""
         if not self.precision:
@@ -108,6 +112,7 @@ class RP2F(Method):
             seed=learner.task_seed,
         )
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Learning rate and λ by grid: λ says nothing about stability, so the best score decides."""
         grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import RWalkEstimator
@@ -41,15 +43,18 @@ class RWalk(Quadratic):
     fisher: Params = field(default_factory=dict, init=False, repr=False)
     score: Params = field(default_factory=dict, init=False, repr=False)
 
+    @override
     def estimator(self) -> RWalkEstimator:
         """Return the running estimates of one training."""
         return RWalkEstimator(self.damping, self.interval)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Let the Fisher run on from the past; the score of a task starts at 0."""
         trace = {f"fisher/{name}": value for name, value in self.fisher.items()}
         return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)}, trace)
 
+    @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Pool the scores, then normalise: pooling normalised scores would weigh tasks by chance."""
         estimator = self.estimator()

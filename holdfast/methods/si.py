@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, SIEstimator
 from holdfast.maths.equations import Pooling
@@ -28,6 +30,7 @@ class SI(Quadratic):
     )
     pooling: Pooling = knobs.pooling("sum")
 
+    @override
     def estimator(self) -> Estimator:
         """Return the path integral of the task loss."""
         return SIEstimator(self.damping)

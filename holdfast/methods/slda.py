@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from typing_extensions import override
+
 from holdfast.heads import Head, SLDAHead
 from holdfast.heads.discriminant import Weighting
 from holdfast.heads.sums import Scatter
@@ -41,6 +43,7 @@ class SLDA(ClosedForm):
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
+    @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return discriminant analysis."""
         return slda_head(self, width, seed)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from holdfast import distributed
 from holdfast.data.batches import Batch
@@ -67,6 +68,7 @@ class UPGD(Method):
     utility: Params = field(default_factory=dict, init=False, repr=False)
     steps: Params = field(default_factory=dict, init=False, repr=False)
 
+    @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Step by UPGD, going on with the utilities of the past."""
         utility = {n: P.precise(torch.zeros_like(start)) for n, start in learner.start.items()}
@@ -121,6 +123,7 @@ class UPGD(Method):
 
         return forward
 
+    @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search the learning rate only; its steps have SGD's geometry."""
         return Decision((yield from search.best_rate(learner.rates(learner.settings.sgd_rates), {})))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 
@@ -49,6 +50,7 @@ class Adapter(nn.Module):
             nn.init.normal_(linear.weight, std=spec.std, generator=generator)
             nn.init.zeros_(linear.bias)
 
+    @override
     def forward(self, x: Tensor) -> Tensor:
         """Add the bottleneck's contribution to `x`; switched off, it is not there."""
         if not self.acting:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split
@@ -52,6 +53,7 @@ class Classifier(nn.Module):
         self.vector = vector
         self.max_length = max_length
 
+    @override
     def forward(self, batch: Batch) -> Output:
         """Features, raw logits and, where the batch carries an objective, the task loss."""
         features = self.features(batch)

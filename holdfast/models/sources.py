@@ -24,7 +24,7 @@ import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from holdfast.errors import HoldfastError, did_you_mean
+from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.cache import cache_dir
 from holdfast.storage.files import digest_of
 
@@ -167,10 +167,7 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
 
 def _rebuilt(folder: Path, gguf: str) -> Path:
     """The model of a GGUF file as clean float32 weights: as it is read, nothing can train or save it."""
-    try:
-        import gguf as _  # noqa: F401
-    except ImportError:
-        raise HoldfastError("this model is read by the package gguf: pip install 'holdfast[lm]'") from None
+    require("gguf", "lm")
     with _quiet(), redirect_stderr(io.StringIO()):  # its bar asks nobody
         read = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=gguf)

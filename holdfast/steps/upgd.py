@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from typing_extensions import override
 
 from holdfast.maths.params import Params, precise
 
@@ -51,6 +52,7 @@ class UPGDOptimizer(Optimizer):
         self.noise = torch.Generator().manual_seed(torch.initial_seed())
 
     @torch.no_grad()
+    @override
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update utilities, then every weight by what is left open to it."""
         loss = None

@@ -1,1 +1,1 @@
-"""The paper's suites, published numbers and tables, and the study on language models."""
+"""The paper's suites, published results and tables, and the language model study."""

@@ -1,7 +1,7 @@
-"""The plan of the study on language models, as a generator.
+"""The plan of the language model study, as a generator.
 
-It yields trainings that do not need each other, is sent their records, and chooses rates and strengths by
-validation losses only. Whoever drives it trains; records make it resumable.
+It yields lists of independent trainings and is sent their records. It chooses rates and strengths by
+validation loss only and does no training itself, so the records make it resumable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Stage = Literal["", "rates", "harsh", "sweep", "frontier", "elimination"]
 RATES = (2e-5, 5e-5, 1e-4, 2e-4, 4e-4)
 LAMBDAS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 FINE = (0.0001, 0.001, 0.01)
-HARM = 0.05  # nats of damage to the old ability from which a rate is called harsh
+HARM = 0.05  # a rate is harsh if it raises the old ability's loss by at least this many nats
 SEEDS = (0, 1, 2)
 
 
@@ -29,7 +29,7 @@ class LMSpec:
     kind: Kind
     lr: float = 0.0
     strength: float = 0.0
-    """λ of a penalty, the share of WiSE-FT, the amount of la-merge, FLOW's temperature in median losses."""
+    """λ of a penalty, g of WiSE-FT, m of la-merge, or FLOW's temperature in units of the median loss."""
     seed: int = 0
     mode: Literal["proximal", "loss"] = "proximal"
     normalise: Literal["global", "none"] = "global"
@@ -37,32 +37,32 @@ class LMSpec:
     dtype: Literal["float32", "bfloat16"] = "float32"
     squared: bool = False
     stage: Stage = ""
-    """What it is asked for: it names a table, and decides nothing about the training."""
+    """The table it belongs to; no effect on the training."""
 
     @classmethod
     def of(cls, spec: Mapping[str, Any]) -> LMSpec:
-        """The training of a record's spec."""
+        """Return the training of a record's spec."""
         return cls(**{one.name: spec[one.name] for one in fields(cls) if one.name != "stage"})
 
     @property
     def title(self) -> str:
-        """The training in a few words, with its stage."""
+        """A short description with the stage."""
         return f"{self.stage}: {self.words}" if self.stage else self.words
 
     @property
     def words(self) -> str:
-        """The training in a few words."""
+        """A short description: the kind and all settings that differ from their defaults."""
         plain = asdict(LMSpec("naive"))
         changed = {n: value for n, value in self.spec().items() if value != plain[n] and n != "kind"}
         return " ".join([self.kind, *(f"{name} {value}" for name, value in changed.items())])
 
     @property
     def like(self) -> str:
-        """The same for trainings that take about as long."""
+        """A key shared by trainings that take about the same time."""
         return f"{self.kind} {self.dtype}"
 
     def spec(self) -> dict[str, Any]:
-        """What decides its numbers."""
+        """Return the settings that determine the result."""
         return {name: value for name, value in asdict(self).items() if name != "stage"}
 
 
@@ -70,7 +70,7 @@ StudyPlan = Generator[list[LMSpec], list[Record], dict[str, Any]]
 
 
 def follow(plan: StudyPlan, answer: Callable[[list[LMSpec]], list[Record] | None]) -> dict[str, Any] | None:
-    """Drive a plan to its end and return what it chose; None if an answer is not to be had."""
+    """Run a plan to its end and return its choices; None if `answer` returns None."""
     found: list[Record] | None = None
     while True:
         try:
@@ -84,14 +84,14 @@ def follow(plan: StudyPlan, answer: Callable[[list[LMSpec]], list[Record] | None
 
 
 def loss(record: Record, ability: str, part: str = "valid") -> float:
-    """The loss of an ability."""
+    """Return the loss of an ability."""
     return float(record[ability][part]["loss"])
 
 
 def study(
     rates: Sequence[float] = RATES, lambdas: Sequence[float] = LAMBDAS, seeds: Sequence[int] = SEEDS
 ) -> StudyPlan:
-    """Rates, the harsh rate, the sweep of the paper, the collapse by elimination, the frontier."""
+    """Plan the study: learning rates first, then the harsh rate, sweep, elimination and frontier together."""
     untouched, *naive = yield [
         LMSpec("untouched", stage="rates"),
         *(LMSpec("naive", rate, stage="rates") for rate in rates),
@@ -102,7 +102,7 @@ def study(
 
     trials = [*_harsh(harsh, seeds), *_sweep(best, lambdas, seeds), *_elimination(best), *_frontier(harsh)]
     records = yield trials
-    # The λ to report: the best sum of both abilities on validation items.
+    # The reported λ minimises the sum of both abilities' validation losses.
     both = dict.fromkeys(FINE, 0.0)
     for trial, record in zip(trials, records, strict=True):
         if (trial.kind, trial.stage) == ("mas", "harsh"):
@@ -111,7 +111,7 @@ def study(
 
 
 def _harsh(rate: float, seeds: Sequence[int]) -> list[LMSpec]:
-    """At the harsh rate: what protection is needed against, and relative importance beside the plain one."""
+    """Return trainings at the harsh rate: naive, MAS and LA over all seeds."""
     kinds: tuple[Kind, ...] = ("mas", "la")
     found = []
     for seed in seeds:
@@ -121,7 +121,7 @@ def _harsh(rate: float, seeds: Sequence[int]) -> list[LMSpec]:
 
 
 def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[LMSpec]:
-    """The paper's strengths: as a proximal step, and as the paper has it."""
+    """Return a sweep over the paper's strengths, in the proximal form and in the paper's loss form."""
     naive = [LMSpec("naive", rate, seed=seed, stage="sweep") for seed in seeds]
     proximal = [LMSpec("mas", rate, lam, seed, stage="sweep") for seed in seeds for lam in lambdas]
     raw = [LMSpec("mas", rate, lam, mode="loss", normalise="none", stage="sweep") for lam in lambdas]
@@ -129,18 +129,21 @@ def _sweep(rate: float, lambdas: Sequence[float], seeds: Sequence[int]) -> list[
 
 
 def _frontier(rate: float) -> list[LMSpec]:
-    """What else there is, each over its own strength; equal importances have the mean of normalised ones."""
+    """Return the other methods at the harsh rate, each over its own strengths.
+
+    L2's equal importance of 1 has the same mean as a normalised importance.
+    """
     l2 = [LMSpec("l2", rate, lam, stage="frontier") for lam in FINE]
     flow = [LMSpec("flow", rate, heat, stage="frontier") for heat in (0.5, 1.0, 2.0)]
     merging: tuple[Kind, ...] = ("wise", "la-merge")
     merged = [LMSpec(kind, rate, share, stage="frontier") for kind in merging for share in (0.25, 0.5, 0.75)]
-    # All of the past's share; WiSE-FT's 1 is plain fine-tuning. And a hold beyond those with three seeds.
+    # la-merge at its full amount (WiSE-FT's 1 is plain fine-tuning), and one λ beyond FINE.
     ends = [LMSpec("la-merge", rate, 1.0, stage="frontier"), LMSpec("mas", rate, 0.1, stage="frontier")]
     return l2 + flow + merged + ends
 
 
 def _elimination(rate: float) -> list[LMSpec]:
-    """The paper's form at strength 1, and with one change at a time."""
+    """Return the paper's form at λ = 1, variants with one change each, and controls without a penalty."""
     changes: tuple[dict[str, Any], ...] = (
         {"clip": 0.0},
         {"normalise": "global"},
@@ -148,7 +151,7 @@ def _elimination(rate: float) -> list[LMSpec]:
         {"dtype": "bfloat16"},
     )
     raw = LMSpec("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
-    # What a change does without any penalty, so that it is not laid at the penalty's door.
+    # Controls: the effect of a change without any penalty.
     plain = LMSpec("naive", rate, stage="elimination")
     controls = [plain, replace(plain, clip=0.0), replace(plain, dtype="bfloat16")]
     return [raw, *(replace(raw, **change) for change in changes), *controls]

@@ -1,4 +1,4 @@
-"""Runs the study: a training is one JSON record, named by a hash of its spec; none is made twice."""
+"""Run the language model study. Each training is one JSON record, named by the hash of its spec."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from holdfast.storage.generations import read_tensors, write_tensors
 from holdfast.studies.lm_plan import LMSpec, StudyPlan, follow
 
 LOST = "collapsed.json"
-COLLAPSED = 99.0  # the loss that is noted of a model whose loss is no number any more
+COLLAPSED = 99.0  # recorded instead of a NaN or infinite loss
 
 
 @dataclass(frozen=True)
 class Ability:
-    """Something a model can do or shall learn, as sequences of its three parts."""
+    """The training, validation and test sequences of an ability."""
 
     name: str
     train: Sequences
@@ -52,17 +52,17 @@ class Ability:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything; part of every spec."""
+    """Sizes of the trainings and tests; part of every spec."""
 
     steps: int = 60
     batch: int = 4
     max_tokens: int = 160
     items: int = 60
-    """Items of each ability for its loss, and sequences for an importance."""
+    """Number of items for each loss, and of sequences for each importance."""
 
 
 class Study:
-    """A model, an old and a new ability, and a folder of records."""
+    """A study of one model with an old and a new ability, and its folder of records."""
 
     def __init__(
         self,
@@ -80,41 +80,40 @@ class Study:
         self.load, self.name, self.pad = load, name, pad
         self.old, self.new, self.out, self.size = old, new, out, size
         self.data_dir, self.progress = data_dir, progress or Progress()
-        # What trainings share belongs to a model, two abilities and a size.
         self.about = {"model": name, "old": old.name, "new": new.name, **asdict(size)}
         parts = {one.name: [part.digest() for part in (one.train, one.valid, one.test)] for one in (old, new)}
         self.about |= {"tokens": parts, "threads": torch.get_num_threads()}
         self.work = out / ".trials" / digest_of(self.about)
 
     def run(self, plan: StudyPlan, engine: Engine, board: BoardMaker) -> dict[str, Any]:
-        """Follow a plan to its end, its trainings made by an engine; return what it chose."""
+        """Run a plan to its end with an engine; return its choices."""
         return follow(plan, lambda trials: self.records(trials, engine, board)) or {}
 
     def records(self, trials: Sequence[LMSpec], engine: Engine, board: BoardMaker) -> list[Record]:
-        """Return the records of some trainings; those that are missing are made."""
+        """Return the records of some trainings; run those that are missing."""
         first = {self.path(trial): trial for trial in reversed(trials)}
         missing = [Missing(t, self.job(t), path) for path, t in reversed(first.items()) if not path.exists()]
         if failures := make(missing, len(first), engine, board):
             why = f"{failures[0].spec.title}: {failures[0].why}"
             raise HoldfastError(
-                f"{len(failures)} trainings failed ({why}); the same command tries them again"
+                f"{len(failures)} trainings failed ({why}); run the same command to try again"
             )
         return [read_json(self.path(trial)) for trial in trials]
 
     def job(self, trial: LMSpec) -> Job:
-        """Return the job of making a record, for a worker that knows nothing yet."""
+        """Return the worker job of one training."""
         data_dir = None if self.data_dir is None else str(self.data_dir.resolve())
         return Job(self.spec(trial), str(self.out), f"{__name__}:run_job", data_dir=data_dir)
 
     def record(self, trial: LMSpec) -> None:
-        """Make the record of a training, unless another process has made it meanwhile."""
+        """Run a training and write its record, unless another process has written it."""
         with locked(self.work / self.path(trial).stem, patience=math.inf):
             if self.path(trial).exists():
                 return
             began = time.monotonic()
             try:
                 found = self.train(trial)
-            except Collapsed as error:  # that it did is the result
+            except Collapsed as error:  # the collapse is the result
                 lost = {"loss": COLLAPSED, "accuracy": 0.0, "tokens": 0}
                 found = {ability: {"valid": lost, "test": lost} for ability in ("old", "new")}
                 found["collapsed"] = str(error)
@@ -122,17 +121,17 @@ class Study:
             write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
 
     def path(self, trial: LMSpec) -> Path:
-        """Where the record of a training is, or is going to be."""
+        """Return the path of a training's record."""
         return self.out / f"{digest_of(self.spec(trial))}.json"
 
     def spec(self, trial: LMSpec) -> dict[str, Any]:
-        """Everything that decides a record."""
+        """Return everything that determines a record."""
         return {**self.about, **trial.spec()}
 
     # ---- one training -------------------------------------------------------------------------------------
 
     def train(self, trial: LMSpec) -> Record:
-        """Train and test."""
+        """Run a training and return its test results as a record."""
         self.prepare(trial)
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
@@ -152,7 +151,7 @@ class Study:
         return record
 
     def prepare(self, trial: LMSpec) -> None:
-        """Make what a training needs of others, before its own model takes memory."""
+        """Create the shared results a training needs, before its own model is loaded."""
         if trial.kind in ("naive", "wise", "la-merge", "la"):
             self.naive(trial)
         if trial.kind in ("la-merge", "la", "mas"):
@@ -161,11 +160,11 @@ class Study:
             self.ahead(trial)
 
     def tune(self, model: nn.Module, trial: LMSpec) -> None:
-        """Fine-tune as the trial says."""
+        """Fine-tune the model in place with the settings of a trial."""
         recipe = Recipe(
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
         )
-        seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch of what is seen at all
+        seen = self.new.train.first(self.size.steps * self.size.batch)  # exactly one epoch
         weights = flow_weights(model, seen, self.pad, trial.strength) if trial.kind == "flow" else None
         finetune(
             model, seen, self.pad, recipe, self.work / "trainer",
@@ -174,7 +173,7 @@ class Study:
         )  # fmt: skip
 
     def protection(self, model: nn.Module, trial: LMSpec) -> Protect | None:
-        """What holds the old ability, if anything does."""
+        """Return the protection of a trial, or None."""
         if trial.kind == "l2":
             return Protect(model, Importance.equal(model), trial.strength)
         if trial.kind == "la":
@@ -188,7 +187,7 @@ class Study:
         return Protect(model, found, trial.strength, mode=trial.mode, normalise=trial.normalise, cap=cap)
 
     def losses(self, model: nn.Module, ability: Ability) -> dict[str, Any]:
-        """On validation items, by which things are chosen, and on test items, by which nothing is."""
+        """Return the validation losses, used for choices, and the test losses, used for reporting only."""
         parts = {"valid": ability.valid, "test": ability.test}
         found = {
             part: asdict(output_loss(model, items.first(self.size.items), self.pad))
@@ -198,25 +197,25 @@ class Study:
             one["loss"] = one["loss"] if math.isfinite(one["loss"]) else COLLAPSED
         return found
 
-    # ---- what several trainings share ---------------------------------------------------------------------
+    # ---- results shared by several trainings --------------------------------------------------------------
 
     def importance(self, trial: LMSpec) -> Importance:
-        """Of the untouched model for the old ability."""
+        """Return the importance of the untouched model for the old ability."""
         place = self.work / f"importance{'-squared' if trial.squared else ''}"
         return self._measured(place, self.old, squared=trial.squared)
 
     def ahead(self, trial: LMSpec) -> Importance:
-        """Of what plain fine-tuning comes to, for the new ability."""
+        """Return the importance for the new ability, measured after plain fine-tuning."""
         place = self.work / f"ahead-{_plain_name(trial)}"
         return self._measured(place, self.new, at=self.naive(trial))
 
     def naive(self, trial: LMSpec) -> Params:
-        """The weights after plain fine-tuning at the trial's rate, with its seed."""
+        """Return the weights after plain fine-tuning with the trial's rate, seed, clipping and dtype."""
         place = self.work / f"naive-{_plain_name(trial)}"
         path = place / "weights.safetensors"
         if path.exists():
             return read_tensors(path)[0]["weights"]
-        with locked(place, patience=math.inf):  # another process may be training it
+        with locked(place, patience=math.inf):  # another process may be training the same model
             if (place / LOST).exists():
                 raise Collapsed(read_json(place / LOST))
             if not path.exists():
@@ -225,7 +224,7 @@ class Study:
                 try:
                     self.tune(model, plain)
                 except Collapsed as error:
-                    write_json(place / LOST, f"plain fine-tuning, which it starts from: {error}")
+                    write_json(place / LOST, f"plain fine-tuning failed: {error}")
                     raise
                 write_tensors(path, {"weights": snapshot(model)}, None)
         return read_tensors(path)[0]["weights"]
@@ -247,14 +246,14 @@ class Study:
 
 
 def _correlates(trial: LMSpec) -> bool:
-    """Whether it is one of those of which it is told how weights moved."""
+    """Return whether the correlation is recorded: for naive trainings with default clipping and dtype."""
     return trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32")
 
 
 def correlation(start: Params, end: Params, importance: Params) -> dict[str, Any]:
-    """Between |θ_ft - θ_0| and the importance for what was learnt.
+    """Compute the correlation between |θ_ft - θ_0| and the importance for the new task.
 
-    In each layer; summed up over the layers; and for each kind of weight, over the tensors of that kind.
+    Per layer, summarised over the layers, and summarised over the tensors of each kind of weight.
     """
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
     kinds: dict[str, list[float]] = {}
@@ -274,7 +273,7 @@ def _pearson(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
 
 
 def _summary(values: Sequence[float]) -> dict[str, float | None]:
-    """Of those that are defined: a tensor that did not move at all has no correlation."""
+    """Summarise the finite values; an unchanged tensor has no correlation."""
     known = [value for value in values if math.isfinite(value)]
     if not known:
         return dict.fromkeys(("min", "median", "mean", "max"))
@@ -290,7 +289,7 @@ def named_study(
     data_dir: Path | None,
     progress: Progress | None = None,
 ) -> Study:
-    """Return the study of a model and two abilities by their names."""
+    """Create the study of a model and two abilities from their names."""
     tokenizer = load_lm(model, torch.float32)[1]
 
     def ability(name: str) -> Ability:
@@ -312,24 +311,24 @@ def named_study(
 
 
 def run_job(job: Job, progress: Progress) -> None:
-    """Make the record of a worker's job."""
+    """Run the training of a worker job and write its record."""
     spec = job.spec
     size = Size(**{one.name: spec[one.name] for one in fields(Size)})
     data_dir = Path(job.data_dir) if job.data_dir else None
     study = named_study(spec["model"], spec["old"], spec["new"], Path(job.out), size, data_dir, progress)
     trial = LMSpec.of(spec)
     if study.spec(trial) != spec:
-        raise HoldfastError("the data is not what it was when the study began; start it again")
+        raise HoldfastError("the data has changed since the study began; start the study again")
     study.record(trial)
 
 
 def outcome(record: Record) -> str:
-    """What a training came to, in a few words."""
+    """Return a short summary of a record: the test losses of both abilities."""
     return ", ".join(f"{ability} {record[ability]['test']['loss']:.3f}" for ability in ("old", "new"))
 
 
 def _plain_name(trial: LMSpec) -> str:
-    """What names the plain fine-tuning a training refers to."""
+    """Return the name of the plain fine-tuning with a trial's settings."""
     half = "" if trial.dtype == "float32" else f"-{trial.dtype}"
     return f"{trial.lr:g}-{trial.seed}-{trial.clip:g}{half}"
 
@@ -343,7 +342,7 @@ def _distance(start: Params, model: nn.Module) -> float:
 
 
 def records_of(out: Path, about: Mapping[str, Any] | None = None) -> list[Record]:
-    """The records of a study's folder, each with the name of its file; only those whose spec says `about`."""
+    """Return the records of a folder whose specs contain `about`; `digest` is the stem of the file name."""
     found = []
     for path in sorted(out.glob("*.json")):
         record = read_json(path)

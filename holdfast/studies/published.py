@@ -1,4 +1,4 @@
-"""The paper's published numbers, times 100 as printed: what a report puts beside ours."""
+"""The paper's published results, in percent as printed, for comparison in reports."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 Printed = tuple[
     str | None, str | None, str | None, str | None
-]  # Ov, CF, BWT+, FWT; None where it prints a dash
+]  # Ov, CF, BWT+, FWT; None where the paper prints a dash
 
 MAIN: dict[str, dict[str, Printed]] = {
     "hwu64": {
@@ -35,7 +35,7 @@ MAIN: dict[str, dict[str, Printed]] = {
 
 
 def settings_of(method: str) -> list[dict[str, Any]]:
-    """What may be set of a method and still be what the paper's number belongs to."""
+    """Return the settings of a method for which the paper's numbers are shown."""
     variants: dict[str, list[dict[str, Any]]] = {
         "adabop": [{"fraction": 0.01, "selection": "fraction"}],
         "upgd": [{"order": "first"}],
@@ -76,12 +76,12 @@ TAU: dict[tuple[int, float], tuple[str, str, str, str, str]] = {
     (4, 0.75): ("0.06", "1.00", "50.45", "53.16", "20.79"),
     (4, 0.70): ("0.01", "0.58", "47.86", "55.40", "19.59"),
 }
-"""After so many tasks, by τ in multiples of the mean ρ: λ_down, λ_up (× λ_max/λ), Ov, CF, FWT; λ is 4.5."""
+"""By number of tasks and τ / mean ρ: λ_down, λ_up (× λ_max/λ), Ov, CF, FWT; λ is 4.5."""
 
 REFERENCES = {"ancl-mas": {"CF": 4.0, "FWT": 31.0}, "ancl-lwf": {"CF": 42.0, "FWT": 60.0}}
-"""After the second task, in the captions of the figures on weighting strategies."""
+"""After the second task; from the captions of the figures on weighting strategies."""
 
 
 def has_ablations_of(specs: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the paper's ablations are of what these runs are: the second order of hwu64."""
+    """Return whether the paper has ablations for these runs: only for the second order of hwu64."""
     return all(spec["stream"] == "hwu64" and str(spec["order"]) == "2" for spec in specs)

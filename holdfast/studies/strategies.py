@@ -1,4 +1,4 @@
-"""The paper's study of weighting strategies: a table of all points, and its figures."""
+"""Table and figures of the paper's study of weighting strategies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Cell, Table, short
 from holdfast.studies import published
 
-LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # beside lines in the first colours of the palette
+LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # distinct from the first colours of the palette
 
 
 def table(section: Section, name: str) -> Table:
-    """Every point of the figures on weighting strategies."""
+    """Return a table with every point of the figures."""
     rows = []
     for runs in section.by_label().values():
         own, method = runs[0].own, runs[0].method
@@ -25,19 +25,19 @@ def table(section: Section, name: str) -> Table:
             [Cell(kind), *knobs, *(mean_cell(section, runs, metric) for metric in ("Ov", "CF", "FWT"))]
         )
     columns = ["strategy", "τ", "λ_down", "m", "Ov ↑", "CF ↓", "FWT ↑"]
-    title = f"{section.title}: weighting strategies"  # the figures are for reading
+    title = f"{section.title}: weighting strategies"
     return Table(f"{name}-strategies", title, columns, rows, folded=True)
 
 
 def figures(section: Section) -> list[Figure]:
-    """CF and FWT after the second task over λ_down or λ_up, a line for each fixed τ."""
+    """Return figures of CF and FWT over λ_down or λ_up, with one line per fixed τ."""
     panels: dict[str, tuple[str, list[Run]]] = {}
     for run in section.made:
         own = run.own
         kind = own.get("strategy", "balance")
         axis = "down" if kind == "kt" else "up"
         if run.method != "la" or not all(isinstance(own.get(name), int | float) for name in ("tau", axis)):
-            continue  # `none` and ∞ have no place on an axis
+            continue  # `none` and ∞ cannot be drawn on an axis
         title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
             kind
         ]
@@ -47,7 +47,7 @@ def figures(section: Section) -> list[Figure]:
     for title, (axis, runs) in panels.items():
         data = []
         for number, tau in enumerate(cuts):
-            along: dict[float, list[Run]] = {}  # several orders or seeds at a point are averaged
+            along: dict[float, list[Run]] = {}  # orders and seeds are averaged
             for run in sorted(runs, key=lambda run: run.own[axis]):
                 if run.own["tau"] == tau:
                     along.setdefault(run.own[axis], []).append(run)
@@ -62,7 +62,7 @@ def figures(section: Section) -> list[Figure]:
             "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
             "yaxis": {"title": "CF and FWT"},
         }
-        note = "Solid: CF, dashed: FWT; level lines: ancl-mas and ancl-lwf here."
+        note = "Solid: CF, dashed: FWT; horizontal lines: our ancl-mas and ancl-lwf."
         if published.has_ablations_of(run.spec for run in runs):
             theirs = "; ".join(
                 f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
@@ -74,7 +74,7 @@ def figures(section: Section) -> list[Figure]:
 
 
 def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
-    """What ANCL reaches at the same step, as level lines."""
+    """Return the results of ANCL as horizontal lines."""
     data = []
     for method, tint in LEVELS.items():
         made = [run for run in section.made if run.method == method]

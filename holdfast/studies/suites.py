@@ -1,4 +1,4 @@
-"""The suites that come with the package, and the views their reports have."""
+"""The built-in suites and the views of their reports."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.bench.suite import Suite, read_suite
 
 SUITES = {path.stem: path for path in sorted((Path(__file__).parent / "suites").glob("*.toml"))}
 VIEWS = {"main": True, "thresholds": True, "tau": True, "strategies": True, "cost": False}
-"""Whether runs may share trainings; not where seconds are what is measured."""
+"""Report views; the value says whether runs may share trainings, which would falsify time measurements."""
 
 
 def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Sequence[str] = ()) -> Suite:
-    """A suite by its name or by the path of its TOML file; see `read_suite`."""
+    """Load a suite by its name or the path of its TOML file; see `read_suite`."""
     return read_suite(name, instead, methods, named=SUITES, views=VIEWS)

@@ -1,4 +1,4 @@
-"""The tables and figures of the paper, from runs: what a report shows of each kind of suite."""
+"""The tables and figures of a report, for each view of a suite."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ UNITS = "orders, each the mean over its seeds (over seeds where there is one ord
 
 
 def write_report(directory: Path) -> Written:
-    """Write the report of a folder of records into that folder."""
+    """Write the report of a folder of records to that folder."""
     return write(directory, tables_of, figures_of)
 
 
 def figures_of(section: Section) -> list[Figure]:
-    """The figures of a section."""
+    """Return the figures of a section."""
     if section.view == "strategies":
         return strategies.figures(section)
     drawn = (curves(section), trade_off(section)) if section.view == "main" else ()
@@ -42,7 +42,7 @@ def figures_of(section: Section) -> list[Figure]:
 
 
 def tables_of(section: Section, name: str) -> list[Table]:
-    """The tables of a section; `name` begins the names of their files."""
+    """Return the non-empty tables of a section; `name` is the prefix of their file names."""
     views = {"thresholds": thresholds, "tau": tau, "strategies": strategies.table, "cost": cost}
     first = views.get(section.view, main_table)(section, name)
     more = (intervals, by_order, compared) if section.view == "main" else ()
@@ -52,7 +52,7 @@ def tables_of(section: Section, name: str) -> list[Table]:
 
 
 def main_table(section: Section, name: str) -> Table:
-    """The paper's main table: mean (std) over orders and seeds, its own numbers beside ours."""
+    """Return the main table: mean (std) over orders and seeds, with the paper's numbers."""
     labels = section.by_label()
     known = published.MAIN.get(str(section.runs[0].spec["stream"]), {}) if _whole(section.runs[0]) else {}
     theirs = {
@@ -84,7 +84,7 @@ def main_table(section: Section, name: str) -> Table:
 
 
 def intervals(section: Section, name: str) -> Table:
-    """With several seeds: how sure each mean is."""
+    """Return the confidence intervals of the means; empty unless there are several seeds."""
     several = len({run.where[1] for run in section.made}) > 1
     rows = []
     for label, runs in section.by_label().items() if several else ():
@@ -97,7 +97,7 @@ def intervals(section: Section, name: str) -> Table:
 
 
 def by_order(section: Section, name: str) -> Table:
-    """Ov (CF) of every run by itself."""
+    """Return Ov (CF) of every run; empty if there is only one order and seed."""
     places = sorted({run.where for run in section.runs})
     rows = []
     for label, runs in section.by_label().items() if len(places) > 1 else ():
@@ -109,7 +109,7 @@ def by_order(section: Section, name: str) -> Table:
 
 
 def compared(section: Section, name: str) -> Table:
-    """Every method against the one with the highest mean Ov, over the same orders and seeds."""
+    """Compare every method with the one of highest mean Ov, over the same orders and seeds."""
     labels = {label: runs for label, runs in section.by_label().items() if not is_bound(label)}
     found = {label: values(section, runs, "Ov") for label, runs in labels.items()}
     best, others = against_best(found)
@@ -137,7 +137,7 @@ def compared(section: Section, name: str) -> Table:
 
 
 def chosen(section: Section, name: str) -> Table:
-    """What the search of each run chose, task by task."""
+    """Return the hyper-parameters chosen by the search of each run, task by task."""
     runs = [run for runs in section.by_label().values() for run in runs if run.record and not run.joint]
     longest = max((len(run.matrix) for run in runs), default=0)
     rows = []
@@ -154,7 +154,7 @@ def chosen(section: Section, name: str) -> Table:
 
 
 def records(section: Section, name: str) -> Table:
-    """Where every number of the section came from."""
+    """Return the record and the code revision of each run."""
     rows = []
     for run in _sorted(section):
         if run.record is not None:
@@ -166,7 +166,7 @@ def records(section: Section, name: str) -> Table:
 
 
 def thresholds(section: Section, name: str) -> Table:
-    """The paper's table over thr."""
+    """Return the paper's table over the threshold thr."""
     blocks: dict[float, dict[str, list[Run]]] = {}
     for run in _sorted(section):
         if run.method != "seq":
@@ -191,15 +191,15 @@ def thresholds(section: Section, name: str) -> Table:
             )
     columns = ["thr", "method", "λ by task", *_heads(METRICS), *(f"paper {what}" for what in ("λ", *METRICS))]
     note = (
-        "Best of each threshold bold, second underlined. λ is that of each task from the second on, run by "
-        "run; the paper's belongs to another scale of importance."
+        "Best of each threshold bold, second underlined. λ is listed per run for each task from the second "
+        "on; the paper's importance has another scale, so its λ is not comparable."
     )
     title = f"{section.title}: thresholds"
     return Table(f"{name}-thresholds", title, columns, rows, naming=3, note=note, wide=5)
 
 
 def tau(section: Section, name: str) -> Table:
-    """The paper's ablation of the cut-off, after the second, third, ... task."""
+    """Return the paper's ablation of the cut-off τ, after the second and each later task."""
     groups: dict[tuple[float, str], list[Run]] = {}
     for run in sorted((run for run in section.runs if run.method == "la"), key=_fraction, reverse=True):
         groups.setdefault((_fraction(run), run.label_without("fraction")), []).append(run)
@@ -235,7 +235,7 @@ def tau(section: Section, name: str) -> Table:
 
 
 def cost(section: Section, name: str) -> Table:
-    """Passes over the data of the chosen trainings, beside the paper's formula; seconds and memory of all."""
+    """Return the computation cost: passes of the chosen trainings, seconds and memory of whole runs."""
     columns = [
         "method",
         "passes for two tasks",
@@ -266,8 +266,8 @@ def cost(section: Section, name: str) -> Table:
         told = [Cell(facts.get(name, "-")) for name in ("Two tasks", "Extras")]
         rows.append([Cell(label), *told, *(Cell(text, records=own) for text in texts)])
     note = (
-        "Batches of the chosen trainings, search left out, as in the paper; trainings, seconds and memory "
-        "are of the whole run, search included. Means over orders and seeds, memory the most of them."
+        "Batches are those of the chosen trainings without search, as in the paper; trainings, seconds and "
+        "memory include the search. Means over orders and seeds; memory is the maximum."
     )
     return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=3, note=note)
 
@@ -276,7 +276,7 @@ def cost(section: Section, name: str) -> Table:
 
 
 def choice_words(one: dict[str, Any]) -> str:
-    """The hyper-parameters of one task, with what the search had to say about them."""
+    """Return the chosen hyper-parameters of one task and the flags of the search."""
     signs = {"lr": "lr", "lam": "λ", "lam_a": "λ_a", "down": "λ_down", "up": "m"}
     numbers = [f"{sign} {short(one[key])}" for key, sign in signs.items() if one.get(key) is not None]
     return ", ".join([*numbers, *one.get("flags", [])])
@@ -299,7 +299,7 @@ def _heads(shown: dict[str, str]) -> list[str]:
 
 
 def _directions(shown: dict[str, str]) -> dict[str, bool]:
-    """Whether high is good."""
+    """Return for each metric whether higher is better."""
     return {metric: arrow == "↑" for metric, arrow in shown.items()}
 
 
@@ -315,12 +315,12 @@ def _chosen(run: Run, task: int) -> dict[str, Any]:
 
 
 def _whole(run: Run) -> bool:
-    """Whether it is over all tasks, as the paper's are."""
+    """Return whether a run covers all tasks in a numbered order, as in the paper."""
     return run.where[0].isdigit() and run.spec.get("tasks") is None
 
 
 def _papers(runs: Sequence[Run]) -> bool:
-    """Whether the paper has numbers for them."""
+    """Return whether the paper has ablations for these runs."""
     return published.has_ablations_of(run.spec for run in runs)
 
 

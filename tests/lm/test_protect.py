@@ -1,4 +1,4 @@
-"""Protect: the exact proximal step after any optimiser's own."""
+"""Protect: the proximal step after the step of any optimiser."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_the_loss_form_is_the_penalty_in_the_loss() -> None:
 def test_what_makes_no_sense_is_said() -> None:
     model = llama()
     found = importance(model)
-    with pytest.raises(HoldfastError, match="other weights than those protected"):
+    with pytest.raises(HoldfastError, match="does not hold the protected weights"):
         Protect(model, found, lam=1.0).attach(model, torch.optim.SGD(llama().parameters(), lr=0.1))
     for wrong, expected in (
         ({}, "give lam"),
@@ -213,7 +213,7 @@ def test_relative_importance_by_hand() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_pieces_are_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the size of the pieces, with a weight that is a single number and one laid out by columns."""
+    """The result does not depend on the chunk size, also for a scalar and a transposed weight."""
 
     class Odd(nn.Module):
         def __init__(self) -> None:
@@ -235,7 +235,7 @@ def test_pieces_are_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> Non
     sum((weight**2).sum() for weight in model.parameters()).backward()  # type: ignore[union-attr]
     optimizer.step()
     for name, weight in model.named_parameters():
-        # After one step of Adam, u = θ* - lr sign(g) and r = lr/|g|, to the ε that 1e-5 forgives.
+        # After one step of Adam, u = θ* - lr sign(g) and r = lr/|g|, up to Adam's ε.
         gradient = 2 * start[name]
         u, r = start[name] - 0.1 * gradient.sign(), 0.1 / gradient.abs()
         expected = pulled(u, start[name], r * 3.0 * strengths[name])
@@ -243,7 +243,7 @@ def test_pieces_are_the_whole(size: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_step_that_was_skipped_for_an_overflow_pulls_nothing() -> None:
-    """Fused optimisers are called all the same: with no step counted, Adam's step size would be 0/0."""
+    """Fused optimisers run their hooks even on overflow; without a counted step, Adam's step size is 0/0."""
     model = llama()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0, fused=True)
     Protect(model, importance(model), lam=1.0).attach(model, optimizer)
@@ -298,7 +298,7 @@ def test_gradients_are_clipped_as_torch_does() -> None:
 
 
 def test_the_trainers_own_clipping_is_taken_over_and_given_back(tmp_path: Path) -> None:
-    """The callback clips in the place of the Trainer, which does not say by how much it does."""
+    """The callback clips instead of the Trainer, which does not report its clipping factor."""
     arguments = TrainingArguments(
         str(tmp_path), max_steps=3, per_device_train_batch_size=4, learning_rate=0.01, max_grad_norm=0.1,
         weight_decay=0.0, lr_scheduler_type="constant", save_strategy="no", report_to=[], use_cpu=True,

@@ -1,4 +1,4 @@
-"""Protect where things are unusual: half precision, other optimisers, LoRA, budgets, what is refused."""
+"""Protect: half precision, other optimisers, LoRA, budgets and invalid input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.lm.text import collate
 
 
 class Weights(nn.Module):
-    """Many weights in half precision, one step of that precision above their anchor of 1."""
+    """bfloat16 weights with the value 1."""
 
     def __init__(self, count: int = 10_000) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Weights(nn.Module):
 
 
 def drawn_back(strength: float, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The weights' distances from their anchor before and after so many pulls, without any gradient."""
+    """Return the distances from the anchor before and after `count` pulls with zero gradients."""
     model = Weights()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     found = Importance({"theta": torch.ones(len(model.theta))}, Card("ones", "none", 1))
@@ -47,11 +47,11 @@ def drawn_back(strength: float, count: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def test_small_pulls_on_half_precision_add_up() -> None:
-    """By hand: 100 pulls of 1 % leave 0.99^100 = 0.37 of the way; rounded to the nearest, all of it."""
+    """100 pulls of 1 % leave 0.99^100 = 0.37 of the distance; rounding to nearest would leave all of it."""
     before, after = drawn_back(1 / 99, 100)
     assert float(after.mean() / before.mean()) == pytest.approx(0.99**100, abs=0.03)
-    assert ((after >= 0) & (after <= before)).all(), "between where it began and its anchor"
-    assert torch.equal(after, drawn_back(1 / 99, 100)[1]), "the same when it is made again"
+    assert ((after >= 0) & (after <= before)).all(), "between the start and the anchor"
+    assert torch.equal(after, drawn_back(1 / 99, 100)[1]), "deterministic"
 
 
 def test_rounding_leaves_what_needs_none() -> None:
@@ -59,7 +59,7 @@ def test_rounding_leaves_what_needs_none() -> None:
     weight = torch.empty_like(exact)
     Rounding(0).into(weight, exact.float())
     assert torch.equal(weight, exact)
-    value = torch.full((100_000,), -1.0 - 2**-9)  # a quarter of the way from -1 to the next one
+    value = torch.full((100_000,), -1.0 - 2**-9)  # a quarter of the way from -1 to the next bfloat16
     weight = torch.empty(len(value), dtype=torch.bfloat16)
     Rounding(3).into(weight, value)
     assert set(weight.tolist()) == {-1.0, -1.0 - 2**-7}
@@ -85,7 +85,7 @@ def test_at_the_anchor_nothing_moves_however_finely_it_is_kept(weights: Any, kep
 
 @pytest.mark.parametrize("clip", [None, 1.0])
 def test_the_radius_of_step_lr_is_not_a_matter_of_clipping(clip: float | None) -> None:
-    """By hand: Adam's step is lr however small the gradient, so the hold of λ a = 10 rests at 1/10."""
+    """Adam's step is lr for any gradient, so with λ a = 10 the weight converges to 1/10."""
     model = Bowl([0.0], [0.0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     shield = Protect(model, equal(model, [1.0]), lam=10.0, step="lr", normalise="none", cap=None)
@@ -103,7 +103,7 @@ def test_an_optimiser_whose_steps_cannot_be_read() -> None:
         Protect(model, importance(model), lam=1.0).attach(model, Adafactor(model.parameters()))
     optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2, weight_decay=0.0)
     Protect(model, importance(model), lam=1.0).attach(model, optimizer)
-    with pytest.warns(UserWarning, match="another strength than with Adam"):
+    with pytest.warns(UserWarning, match="not comparable with its values for Adam"):
         steps(model, optimizer, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -140,7 +140,7 @@ def adapted(seed: int = 0) -> nn.Module:
 
 
 def test_looking_ahead_with_lora_compares_like_with_like() -> None:
-    """On the same data, at the same weights, the new ability needs exactly what the old one does: ρ = ½."""
+    """With the same data and weights, both importances are equal, so ρ = ½."""
     model = adapted()
     data = sequences(8, seed=5)
     found = measure(llama(), data, name="tiny", data="words")
@@ -153,7 +153,7 @@ def test_looking_ahead_with_lora_compares_like_with_like() -> None:
 
 
 def test_lora_resumes_with_the_importance_it_began_with(tmp_path: Path) -> None:
-    """Adapters that begin elsewhere make another importance: what counts is the one of the beginning."""
+    """The importance depends on the initial adapters; a resumed training uses the saved one."""
     found, saving = importance(llama()), {"save_strategy": "steps", "save_steps": 3}
     whole, half, again = adapted(), adapted(), adapted(seed=7)
     trainer(whole, tmp_path / "whole", Protect(whole, found, lam=2.0), **saving).train()
@@ -164,14 +164,14 @@ def test_lora_resumes_with_the_importance_it_began_with(tmp_path: Path) -> None:
     resumed.train(resume_from_checkpoint=True)
     assert same(weights_of(whole), weights_of(again))
     kept = {path.parent.name for path in (tmp_path / "half").rglob("*anchor*")}
-    assert kept == {"_protect"}, "where the Hub and loaders of models do not look"
+    assert kept == {"_protect"}, "not pushed to the Hub"
 
 
 # ---- the loss form ------------------------------------------------------------------------------------
 
 
 def test_the_last_step_of_an_epoch_may_have_fewer_parts(tmp_path: Path) -> None:
-    """40 sequences in steps of 16: two parts of eight, the third step has one."""
+    """40 sequences in steps of 16: two micro-batches of 8 per step, one in the third step."""
     ends = []
     for batch, parts in ((16, 1), (8, 2)):
         model = llama()
@@ -201,11 +201,11 @@ def test_a_loss_of_ones_own_can_have_the_penalty() -> None:
     optimizer.step()
     model.model(input_ids=batch["input_ids"]).last_hidden_state.sum().backward()
     with pytest.raises(HoldfastError, match=r"Protect\.penalty"):
-        optimizer.step()  # this loss did not come through the model
+        optimizer.step()  # this loss does not contain the penalty
     guarded.detach()
 
 
-# ---- what is refused ----------------------------------------------------------------------------------
+# ---- invalid input ------------------------------------------------------------------------------------
 
 
 def test_words_and_numbers_that_nobody_knows() -> None:
@@ -226,11 +226,11 @@ def test_an_importance_that_is_no_number_spoils_nothing(tmp_path: Path) -> None:
     model = llama()
     found = importance(model)
     next(iter(found.values.values()))[0] = float("nan")
-    with pytest.raises(HoldfastError, match="no numbers"):
+    with pytest.raises(HoldfastError, match="NaN or infinite values"):
         Protect(model, found, lam=1.0)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
-    with pytest.raises(HoldfastError, match="not a number"):
+    with pytest.raises(HoldfastError, match="NaN or infinite; check"):
         measure(model, sequences(2), name="tiny", data="words", directory=tmp_path)
     assert not (tmp_path / "importance.safetensors").exists()
 

@@ -1,4 +1,4 @@
-"""Protect within Trainer: three lines, resumed, accumulated; LoRA and TRL."""
+"""Protect as a Trainer callback: resuming, gradient accumulation, LoRA and TRL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.lm.finetune import Recipe, finetune, sequence_losses
 
 
 def test_three_lines_with_the_real_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The README's own lines, on a folder where the tiny model is: what it learns, it learns close by."""
+    """The README's example with a tiny model: the stronger the penalty, the less the weights move."""
     readme = (ROOT / "README.md").read_text()
     section = readme.partition("## Protect a language model")[2]
     lines = section.partition("```python\n")[2].partition("```")[0]
@@ -60,7 +60,7 @@ def test_without_strength_the_trainer_trains_as_ever(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["proximal", "loss"])
 def test_accumulated_batches_are_one_step(tmp_path: Path, mode: Any) -> None:
-    """Twice two sequences or four at once: the same penalty, up to the order of sums."""
+    """Two batches of two give the same result as one batch of four, up to rounding."""
     ends = []
     for batch, parts in ((4, 1), (2, 2)):
         model = llama()
@@ -88,7 +88,7 @@ def test_a_resumed_training_ends_with_the_same_bits(
     stopped = trainer(half, tmp_path / "half", shield, save_strategy="steps", save_steps=3)
     stopped.add_callback(StopAt(3))
     stopped.train()
-    # A user may well load the checkpoint's weights first: they are no anchor, and the importance says so.
+    # A user may load the checkpoint's weights first; they are not the anchor.
     again = llama() if not from_checkpoint else type(half).from_pretrained(tmp_path / "half" / "checkpoint-3")
     free = Importance(found.values, Card("tiny", "words", 8)) if from_checkpoint else found
     resumed = trainer(
@@ -115,13 +115,13 @@ def test_looking_ahead_puts_the_weights_back_and_holds_relatively(tmp_path: Path
     ratio = torch.cat(
         [(shield.weights[n] / plain.weights[n].clamp(min=1e-9)).flatten() for n in shield.weights]
     )
-    assert float(ratio.max()) > 1 > 0.1 >= float(ratio.min()), "some are held faster, some are let go"
+    assert float(ratio.max()) > 1 > 0.1 >= float(ratio.min()), "some weights are protected more, some less"
     trainer(model, tmp_path / "main", shield).train()
     assert not same(start, weights_of(model))
 
 
 def test_looking_ahead_where_not_all_is_trained(tmp_path: Path) -> None:
-    """Adapters, and a model with a frozen part: the importance is of more than is held."""
+    """LoRA adapters, and a model with frozen weights: the importance covers more than is trained."""
     peft = pytest.importorskip("peft")
     found = importance(llama())
     frozen = llama()
@@ -141,7 +141,7 @@ def test_looking_ahead_where_not_all_is_trained(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_used_holds_nothing_and_says_so(tmp_path: Path) -> None:
-    """As TRL does: the trainer makes its own loss of the logits."""
+    """The trainer computes its own loss from the logits, as TRL does."""
     model = llama()
     own = trainer(model, tmp_path / "out", Protect(model, importance(model), lam=1.0, mode="loss"))
     own.compute_loss = lambda model, inputs, *_, **__: sequence_losses(  # type: ignore[method-assign]
@@ -152,7 +152,7 @@ def test_a_loss_that_is_not_used_holds_nothing_and_says_so(tmp_path: Path) -> No
 
 
 def test_a_kill_just_after_a_checkpoint_leaves_a_training_to_go_on_with(tmp_path: Path) -> None:
-    """The note is there before the checkpoint is; `on_save` need not be reached."""
+    """The note is written before the checkpoint, so a kill before `on_save` does no harm."""
     saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3}
     whole, half = llama(), llama()
     found = importance(whole)
@@ -189,7 +189,9 @@ def test_fine_tuning_by_itself_resumes_and_refuses_a_loss_that_is_none(tmp_path:
     broken = llama()
     with torch.no_grad():
         next(iter(broken.parameters())).fill_(float("nan"))
-    with pytest.raises(HoldfastError, match=r"not a number at step 1: start again with a lower rate"):
+    with pytest.raises(
+        HoldfastError, match=r"NaN or infinite at step 1: start again with a lower learning rate"
+    ):
         finetune(broken, sequences(8), 2, Recipe(steps=2), tmp_path / "broken")
 
 
@@ -215,7 +217,7 @@ def test_a_finished_training_is_not_trained_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_weights_of_one_are_plain_training(tmp_path: Path, accumulation: int) -> None:
-    """Ten batches, four of them to a step: the last step has two."""
+    """Ten batches with four per step: the last step has two."""
     plain, weighted = llama(), llama()
     recipe = Recipe(lr=0.01, epochs=1, batch=2, accumulation=accumulation)
     finetune(plain, sequences(20), 2, recipe, tmp_path / "plain")
@@ -225,7 +227,7 @@ def test_weights_of_one_are_plain_training(tmp_path: Path, accumulation: int) ->
 
 
 def test_weighted_samples_count_by_their_weight(tmp_path: Path) -> None:
-    """A weight of 0 is a sample that is not there, but for a common factor, which Adam does not see."""
+    """A weight of 0 equals leaving the sample out, up to a common factor, which Adam ignores."""
     data = sequences(8)
     some, all_of = llama(), llama()
     recipe = Recipe(lr=0.01, steps=4, batch=8, clip=0.0)

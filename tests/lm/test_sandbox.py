@@ -1,4 +1,4 @@
-"""Programs that nobody has read: what they may do, and what they may not."""
+"""The sandbox: isolation, limits and outcomes of untrusted programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from holdfast.lm.sandbox import run_program as run
 from holdfast.lm.tasks import Program
 
 SHORT = Limits(seconds=3)
-isolated = pytest.mark.skipif(not sandbox.namespaces(), reason="this system gives no namespaces")
+isolated = pytest.mark.skipif(not sandbox.namespaces(), reason="this system does not support namespaces")
 runs = pytest.mark.skipif(
-    os.geteuid() == 0 and not sandbox.namespaces(), reason="root without namespaces runs nothing"
+    os.geteuid() == 0 and not sandbox.namespaces(), reason="programs are not run as root without namespaces"
 )
 
 
@@ -61,14 +61,14 @@ def test_an_infinite_loop_ends_in_time() -> None:
 
 @runs
 def test_a_program_that_leaves_its_session_ends_with_its_time() -> None:
-    memory = 2**29 + os.getpid()  # among the arguments of these processes and of no others
+    memory = 2**29 + os.getpid()  # a unique argument, to find the processes
     code = "import os, time\nos.setsid()\ntime.sleep(3600)"
     assert run(code, Limits(seconds=1, memory=memory)).outcome == "timed out"
     assert gone(memory)
 
 
 def gone(memory: int) -> bool:
-    """Whether nothing of what was given this much memory is left."""
+    """Return whether no process with this memory limit is left."""
     time.sleep(0.3)
     listed = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True).stdout
     return str(memory) not in listed

@@ -1,4 +1,4 @@
-"""Prompts and answers: files, tokens, the abilities that come with the package and those of public data."""
+"""Prompt/answer pairs: reading files, tokenising, built-in and public data."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_a_byte_order_mark_is_not_json(tmp_path: Path) -> None:
 
 
 def test_public_data_that_is_not_there_says_where_it_is_from(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"train\.jsonl is not there; get it from .*grade-school-math"):
+    with pytest.raises(HoldfastError, match=r"train\.jsonl does not exist; download .*grade-school-math"):
         tasks.gsm8k(tmp_path, "train")
-    with pytest.raises(HoldfastError, match=r"mbpp\.jsonl is not there; get it from .*google-research"):
+    with pytest.raises(HoldfastError, match=r"mbpp\.jsonl does not exist; download .*google-research"):
         tasks.mbpp(tmp_path, "test")
 
 
@@ -107,12 +107,14 @@ def test_tokens_by_hand() -> None:
     found = encode([Pair("w1 w2", "w3")], tokenizer(), 10)
     row = found[0]
     assert row["input_ids"].tolist() == [words["w1"], words["w2"], words["w3"], 2]
-    assert row["labels"].tolist() == [IGNORED, IGNORED, words["w3"], 2], "the end of the text is learnt too"
+    assert row["labels"].tolist() == [IGNORED, IGNORED, words["w3"], 2], (
+        "the end-of-text token is an output token"
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 9])
 def test_the_digest_is_that_of_nested_tuples(count: int) -> None:
-    """The names of records are made of it."""
+    """Record names depend on the digest."""
     data = sequences(9).first(count)
     whole = repr((tuple(tuple(ids) for ids in data.ids), data.starts))
     assert data.digest() == hashlib.sha256(whole.encode()).hexdigest()[:16]
@@ -132,7 +134,9 @@ def test_padding_is_told_by_the_mask_not_by_the_token() -> None:
     rows = encode([Pair("w1", "w2 w3 w4"), Pair("w1", "w2")], tokenizer(), 10)
     batch = collate(list(rows), pad=2)
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
-    assert batch["labels"][1].tolist()[2:] == [2, IGNORED, IGNORED], "the real end counts, padding does not"
+    assert batch["labels"][1].tolist()[2:] == [2, IGNORED, IGNORED], (
+        "the end-of-text token counts, padding does not"
+    )
 
 
 def test_the_loss_does_not_depend_on_batches() -> None:
@@ -146,7 +150,7 @@ def test_the_loss_does_not_depend_on_batches() -> None:
     for one in found[1:]:
         assert one.loss == pytest.approx(found[0].loss, rel=1e-5)
         assert one.accuracy == found[0].accuracy
-    with torch.no_grad():  # by hand, token by token
+    with torch.no_grad():  # token by token
         total = 0.0
         for row in data:
             logits = model.eval()(input_ids=row["input_ids"][None]).logits[0].log_softmax(-1)

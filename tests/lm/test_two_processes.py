@@ -1,4 +1,4 @@
-"""Protection in two processes: whole copies of the weights in each, and shards of them."""
+"""Protection in two processes: replicated weights (DDP) and sharded weights (FSDP2)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ shield = Protect(model, found, lam=2.0).attach(model, optimizer, clip=0.5)
 both = DistributedDataParallel(model)
 data = sequences(40)
 for step in range(4):
-    rows = [data[8 * step + 4 * rank + i] for i in range(4)]  # other sentences in each process
+    rows = [data[8 * step + 4 * rank + i] for i in range(4)]  # different data in each process
     both(**collate(rows, 2)).loss.backward()
     optimizer.step()
     assert shield.clipped < 1
@@ -46,10 +46,10 @@ for step in range(4):
 flat = torch.cat([weight.detach().flatten() for weight in model.parameters()])
 every = [torch.zeros_like(flat) for _ in range(2)]
 dist.all_gather(every, flat)
-assert torch.equal(*every), "both processes hold the same weights"
+assert torch.equal(*every), "the weights are equal in both processes"
 start = torch.cat([weight.detach().flatten() for weight in llama().parameters()])
 assert not torch.equal(flat, start)
-print("as it should be", flush=True)
+print("passed", flush=True)
 dist.destroy_process_group()
 """
 
@@ -97,7 +97,7 @@ for how in ({"lam": 2.0}, {"lam": 0.0}, {"lam": 2.0, "step": "lr"}, {"budget": 1
     torch.testing.assert_close(cut, one, rtol=1e-5, atol=1e-6)
     assert abs(shield.spent - alone.spent) <= 1e-5 * alone.spent
 
-# The anchor of shards is kept whole, and taken up again.
+# The anchor of sharded weights is saved in full and restored.
 out = Path(os.environ["OUT"])
 (out / "checkpoint-4").mkdir(parents=True, exist_ok=True)
 args = SimpleNamespace(output_dir=str(out), gradient_accumulation_steps=1, world_size=2, max_grad_norm=0.0)
@@ -108,7 +108,7 @@ other = llama()
 again = Protect(other, measure(other, sequences(6, seed=5), name="tiny", data="words"), budget=1e-4)
 with torch.no_grad():
     for weight in other.parameters():
-        weight.zero_()  # as if a checkpoint had been loaded
+        weight.zero_()  # simulates a loaded checkpoint
 fully_shard(other, mesh=mesh)
 optimizer = torch.optim.AdamW(other.parameters(), lr=0.01, weight_decay=0.0)
 again.on_train_begin(args, SimpleNamespace(global_step=4), None, model=other, optimizer=optimizer)
@@ -122,7 +122,7 @@ try:
     raise AssertionError("the loss form on shards must be refused")
 except HoldfastError as error:
     assert "shards" in str(error)
-print("as it should be", flush=True)
+print("passed", flush=True)
 dist.destroy_process_group()
 """
 
@@ -156,7 +156,7 @@ print("weights", flat.double().norm().item(), flat.double().sum().item(), flat.a
 
 
 def together(arguments: list[str], extra: dict[str, str], world: int = 2) -> list[str]:
-    """What processes print that train together; none may fail."""
+    """Run a script in `world` processes and return their output; fail if one of them fails."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -187,12 +187,12 @@ def test_protection(script: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
     extra = {"TESTS": str(TESTS), "OUT": str(tmp_path)}
     for out in together([str(tmp_path / "train.py")], extra):
-        assert "as it should be" in out
+        assert "passed" in out
 
 
 @pytest.mark.slow
 def test_the_command_under_a_launcher(tmp_path: Path) -> None:
-    """As `accelerate launch -m holdfast lm finetune` starts it: one model is left, and it was trained."""
+    """`accelerate launch -m holdfast lm finetune` saves one trained model."""
     model, data = saved(tmp_path / "tiny"), tmp_path / "new.jsonl"
     data.write_text("\n".join(json.dumps({"prompt": p.prompt, "answer": p.answer}) for p in pairs(12, 3)))
     measure(llama(), sequences(6, seed=5), name="tiny", data="words").save(tmp_path / "imp")

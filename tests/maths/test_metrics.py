@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, precision_recall_fscore_support
 
 from holdfast.learning.passes import added, without
 from holdfast.maths import metrics
@@ -185,3 +185,12 @@ def test_the_standard_error_of_a_share():
     shares = np.random.default_rng(1).binomial(200, 0.5, 20000) / 200
     assert found.mean == pytest.approx(2 * 0.5 / 1.5)
     assert found.error == pytest.approx((2 * shares / (1 + shares)).std(), rel=0.1)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abcd")), min_size=1, max_size=30))
+def test_label_scores_are_those_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
+    gold, predicted = zip(*pairs, strict=True)
+    found = metrics.label_scores(gold, predicted)
+    table = precision_recall_fscore_support(gold, predicted, labels=sorted(set(gold)), zero_division=0)
+    assert list(found) == sorted(set(gold))
+    np.testing.assert_allclose(np.array(list(found.values())).T, table, rtol=0, atol=1e-15)

@@ -1,4 +1,4 @@
-"""The study on a tiny Llama: what it plans, what it chooses by, and that nothing is run twice."""
+"""The language model study with a tiny Llama: plan, choices, records and report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.command_line import call
 from helpers.tiny import llama, pairs, tokenizer
 from rich.console import Console
 
-from holdfast.app.board import Board
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench.engine import Engine, JobEvent, Local
 from holdfast.bench.worker import Job
 from holdfast.errors import HoldfastError
@@ -35,7 +35,7 @@ def ability(name: str, seed: int) -> Ability:
 
 
 class Noted(Study):
-    """A study that notes its trainings in a file."""
+    """A study that logs its trainings to a file."""
 
     def train(self, trial: LMSpec) -> dict[str, Any]:
         with (self.out / "trained.txt").open("a") as file:
@@ -49,7 +49,7 @@ def tiny_study(out: Path) -> Study:
 
 
 class InProcess(Engine):
-    """Does the jobs of a study in this process."""
+    """Run the jobs of a study in this process."""
 
     def __init__(self, work: Study) -> None:
         self.work = work
@@ -64,8 +64,8 @@ class InProcess(Engine):
             yield JobEvent(number, {"kind": "done"})
 
 
-def board(total: int, at_once: int) -> Board:
-    return Board(Console(file=io.StringIO(), width=200), total, at_once, module.outcome)
+def board(total: int, at_once: int) -> SuiteDisplay:
+    return SuiteDisplay(Console(file=io.StringIO(), width=200), total, at_once, module.outcome)
 
 
 def run(out: Path, plan: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def run(out: Path, plan: Any) -> dict[str, Any]:
 
 
 def played(losses: Any) -> tuple[list[LMSpec], dict[str, Any]]:
-    """Drive the plan with made-up losses."""
+    """Run the plan with given losses."""
     seen: list[LMSpec] = []
 
     def answer(trials: list[LMSpec]) -> list[dict[str, Any]]:
@@ -117,8 +117,8 @@ def test_rates_and_strength_are_chosen_on_validation_losses() -> None:
     plain = LMSpec("mas", 1e-4, 1.0, mode="loss", normalise="none").spec()
     assert one[0].spec() == plain
     for trial in one[1:5]:
-        assert sum(trial.spec()[name] != value for name, value in plain.items()) == 1, "one change at a time"
-    assert [trial.kind for trial in one[5:]] == ["naive"] * 3, "what a change does without a penalty"
+        assert sum(trial.spec()[name] != value for name, value in plain.items()) == 1, "exactly one change"
+    assert [trial.kind for trial in one[5:]] == ["naive"] * 3, "controls without a penalty"
 
 
 def test_where_nothing_is_harmed_the_highest_rate_is_the_harsh_one() -> None:
@@ -145,7 +145,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
     usual = [r for r in found if (r["spec"]["kind"], r["spec"]["clip"]) == ("naive", 1.0)]
     assert all("correlation" in record for record in usual if record["spec"]["dtype"] == "float32")
     merges = sum(record["spec"]["kind"] in ("wise", "la-merge", "untouched") for record in found)
-    assert len(trained) == len(found) - merges, "one training for each record that needs one"
+    assert len(trained) == len(found) - merges, "one training per record that needs one"
     trained.clear()
     run(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1)))
     assert not trained
@@ -161,7 +161,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
     text = (tmp_path / "report.md").read_text()
     assert "| mas | loss | - |" in text
     assert "missing" not in text
-    # A record that was lost is made again, to the same digits.
+    # A deleted record is recreated with the same values.
     path = next(path for path in tmp_path.glob("*.json") if '"la"' in path.read_text())
     before = json.loads(path.read_text())
     path.unlink()
@@ -196,7 +196,7 @@ def test_correlation_by_kind_of_weight() -> None:
     alpha[names[2]] = torch.tensor([1.0, 2.0, 3.0])
     kinds = correlation(start, end, alpha)["kinds"]
     assert kinds["up"] == pytest.approx({"min": -1.0, "median": 0.0, "mean": 0.0, "max": 1.0})
-    assert kinds["norm"] == dict.fromkeys(("min", "median", "mean", "max")), "what does not move has none"
+    assert kinds["norm"] == dict.fromkeys(("min", "median", "mean", "max")), "undefined for unchanged weights"
 
 
 def _make_all(out: Path) -> None:
@@ -218,7 +218,7 @@ def test_two_processes_share_a_study(tmp_path: Path) -> None:
     two, one = (records_of(tmp_path / name) for name in ("two", "one"))
     assert len(two) == 4
     for name in ("one", "two"):
-        assert len((tmp_path / name / "trained.txt").read_text().splitlines()) == 4, "each was made once"
+        assert len((tmp_path / name / "trained.txt").read_text().splitlines()) == 4, "each training ran once"
     assert [{**r, "seconds": 0} for r in two] == [{**r, "seconds": 0} for r in one]
 
 
@@ -228,7 +228,7 @@ def write_pairs(path: Path, seed: int) -> None:
 
 
 def named(folder: Path) -> list[str]:
-    """A model and two abilities in a folder, by their paths."""
+    """Save a model and two abilities; return their paths."""
     llama().save_pretrained(folder / "model")
     tokenizer().save_pretrained(folder / "model")
     write_pairs(folder / "old.jsonl", 0)
@@ -240,7 +240,7 @@ def named(folder: Path) -> list[str]:
 def test_the_command_makes_records_and_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`holdfast lm study`, its plan cut short: real workers, the board, the page."""
+    """`holdfast lm study` with a short plan and real workers."""
 
     def short() -> Any:
         yield [LMSpec("untouched", stage="rates"), LMSpec("naive", 0.01, stage="rates")]
@@ -252,18 +252,18 @@ def test_the_command_makes_records_and_a_report(
     out = tmp_path / "out"
     assert call("lm", "study", *words, "--max-tokens", "32", "--out", str(out)) == 0
     said = capsys.readouterr().out
-    assert "0 of 2 runs are there; 2 to make, 2 at a time" in said
+    assert "0 of 2 runs exist; 2 to make, 2 in parallel" in said
     assert re.search(r"\[2/2\] rates: \w.*: old \d\.\d{3}, new \d\.\d{3} in", said)
     assert len(records_of(out)) == 2
     assert "| naive | - | - | 0.01 |" not in (out / "report.md").read_text(), ()
     assert (out / "report.html").exists()
     assert call("lm", "study", *words, "--max-tokens", "32", "--out", str(out)) == 0
-    assert "to make" not in capsys.readouterr().out, "nothing is made twice"
+    assert "to make" not in capsys.readouterr().out, "existing records are not made again"
 
 
 @pytest.mark.slow
 def test_workers_make_what_this_process_would(tmp_path: Path) -> None:
-    """The engine of suites, two jobs at a time, on a model and abilities by their names."""
+    """Two workers produce the same records as this process."""
     names = named(tmp_path)
     trials = [LMSpec("untouched"), LMSpec("naive", 0.01), LMSpec("mas", 0.01, 1.0), LMSpec("la", 0.01, 1.0)]
     found = {}
@@ -276,12 +276,12 @@ def test_workers_make_what_this_process_would(tmp_path: Path) -> None:
     ]
     write_pairs(tmp_path / "new.jsonl", 2)
     work.path(trials[1]).unlink()
-    with pytest.raises(HoldfastError, match=r"naive lr 0\.01: the data is not what it was"):
+    with pytest.raises(HoldfastError, match=r"naive lr 0\.01: the data has changed"):
         work.records(trials, Local(1), board)
 
 
 def record(trial: LMSpec, old: float, new: float, moved: float = 0.0) -> dict[str, Any]:
-    """A record of these losses."""
+    """Return a record with these losses."""
     losses = {"old": old, "new": new}
     about = {"spec": {"model": "tiny", **trial.spec()}, "moved": moved, "digest": "abc"}
     return about | {
@@ -290,7 +290,7 @@ def record(trial: LMSpec, old: float, new: float, moved: float = 0.0) -> dict[st
 
 
 def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> None:
-    """By hand: naive gains 0.4 and harms by 0.2; the one protected training keeps 3/4 of it for 1/4."""
+    """Naive gains 0.4 and harms by 0.2; the protected training has 3/4 of the gain and 1/4 of the damage."""
     made = {
         LMSpec("untouched"): (1.0, 2.0),
         **{LMSpec("naive", rate): (1.2, 1.6) for rate in RATES},
@@ -305,7 +305,7 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
     assert "| mas | proximal | - | 2e-05 | 0.001 | 1/3 | 1.050 | 1.700 | 75 % | 25 % |" in text
     assert "| mas | proximal | - | 2e-05 | 0.0001 | 0/3 | missing | missing | - | - |" in text
     assert "trainings are missing" in text
-    assert "mas-2e-05-0.001-0.json" in page, "a number leads to its record"
+    assert "mas-2e-05-0.001-0.json" in page, "numbers link to their records"
     [share] = [part for part in page.split("</td>") if part.endswith("75 %") or ">75 %<" in part]
     assert all(name in share for name in ("mas-2e-05-0.001-0", "naive-2e-05-0-0", "untouched-0-0-0"))
     write_study(tmp_path, about={"model": "another"})
@@ -313,7 +313,7 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
 
 
 def test_the_frontier_compares_the_same_seeds():
-    """By hand: what only some methods have another seed of is drawn without it."""
+    """A seed that only some methods have is left out."""
     gentle, rate = 0.001, 0.01
     records = [
         record(LMSpec("untouched"), 1.0, 2.0),
@@ -338,7 +338,7 @@ def test_the_frontier_compares_the_same_seeds():
 
 
 def test_relative_importance_is_compared_at_the_same_strength_and_as_far_away():
-    """By hand: LA at 0.001 went to 7, half-way between MAS there (6) and at 0.0001 (8)."""
+    """LA at 0.001 moved by 7, half-way between MAS at 0.001 (6) and at 0.0001 (8)."""
     rate = 0.01
     records = [
         record(LMSpec("untouched"), 1.0, 2.0),
@@ -352,9 +352,9 @@ def test_relative_importance_is_compared_at_the_same_strength_and_as_far_away():
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in table.rows}
     assert rows["0.0001"] == ["0/1"] + ["missing"] * 4
     assert rows["0.001"] == ["1/1", "+0.050", "-0.100", "-0.050", "-0.050"]
-    assert rows["0.01"] == ["0/1"] + ["missing"] * 4, "no plain one to compare with"
+    assert rows["0.01"] == ["0/1"] + ["missing"] * 4, "no MAS training to compare with"
     lost = record(LMSpec("mas", rate, 0.01), COLLAPSED, COLLAPSED)
-    del lost["moved"]  # a training that collapsed went nowhere that could be told
+    del lost["moved"]  # a collapsed training has no distance
     again = compared(StudyRecords([*records, lost], study((rate,), (0.1,), (0,))))
     assert [[cell.text for cell in row] for row in again.rows] == [
         [cell.text for cell in row] for row in table.rows
@@ -362,7 +362,7 @@ def test_relative_importance_is_compared_at_the_same_strength_and_as_far_away():
 
 
 def test_the_sweep_is_drawn_between_its_ends():
-    """By hand: two seeds of one strength in one form, one of another in the other, which is no number."""
+    """Seeds are averaged, and a collapsed training is left out."""
     rate = 0.01
     records = [
         record(LMSpec("untouched"), 1.0, 2.0),
