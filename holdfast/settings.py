@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from holdfast.errors import HoldfastError
-from holdfast.fields import check_all, setting
+from holdfast.fields import check_all, check_word, setting
 
-MOST_THREADS = 4096  # more is a slip of the pen, and torch would try to start them
+MOST_THREADS = 4096  # a larger number is a typing error, and torch would try to start them
+PresetName = Literal["full", "small", "quick"]
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ _SMALL: dict[str, Any] = {
     "lam_a_steps": 4,
     "grids": "after",
 }
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[PresetName, dict[str, Any]] = {
     "full": {},
     "small": _SMALL,
     "quick": _SMALL
@@ -92,6 +96,22 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str) -> Settings:
     """The settings of a preset."""
-    if name not in PRESETS:
-        raise HoldfastError(f"unknown preset {name!r}; presets are {', '.join(PRESETS)}")
-    return Settings(**PRESETS[name])
+    check_word(name, PresetName, "preset")
+    return Settings(**PRESETS[cast(PresetName, name)])
+
+
+def usable_cpus() -> int:
+    """Return how many CPUs this process may use: its affinity, and the CPU limit of its container."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _container_limit())))
+
+
+def _container_limit() -> float:
+    """Return the CPU limit of the control group (version 2, else 1), infinity if there is none."""
+    with suppress(OSError, ValueError):
+        quota, period = (CGROUP / "cpu.max").read_text().split()
+        return math.inf if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        quota, period = ((CGROUP / f"cpu/cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota) / int(period) if int(quota) > 0 else math.inf
+    return math.inf

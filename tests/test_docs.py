@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,11 @@ from holdfast.studies.views import write_report
 def test_the_page_of_methods_is_current():
     page = (ROOT / "docs" / "methods.md").read_text()
     assert page == methods_page(), "write it again: make docs"
+
+
+def test_the_page_of_commands_is_current():
+    written = runpy.run_path(str(ROOT / "docs" / "cli.py"))
+    assert (ROOT / "docs" / "cli.md").read_text() == written["page"](), "write it again: make docs"
 
 
 def test_the_page_names_every_method_with_its_paper_and_hyper_parameters():

@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need: threads must be set before torch starts."""
+"""The command line. Commands import what they need, after the number of threads is set."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 from rich.markup import escape
@@ -15,10 +15,10 @@ from rich.table import Table
 from holdfast.app import bench_commands as cli_bench
 from holdfast.app import lm_commands as cli_lm
 from holdfast.app import state_commands as cli_state
-from holdfast.app.options import DataDir
-from holdfast.app.terminal import console, say_error, start_torch
+from holdfast.app.options import DataDir, SpecThreads
+from holdfast.app.terminal import STOPPED, console, say, say_error, start_torch
 from holdfast.errors import HoldfastError
-from holdfast.settings import MOST_THREADS
+from holdfast.settings import PresetName
 
 app = typer.Typer(
     help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
@@ -26,10 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="Streams: what can be learnt.", no_args_is_help=True)
-models_app = typer.Typer(help="Models that come without a hub.", no_args_is_help=True)
+data_app = typer.Typer(help="List, show and download streams of tasks.", no_args_is_help=True)
+models_app = typer.Typer(help="List and download models that need no hub.", no_args_is_help=True)
+cli_state.add_to(app)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
+app.add_typer(cli_lm.lm_app, name="lm")
 
 
 def _say_version(asked: bool) -> None:
@@ -42,25 +44,42 @@ def _say_version(asked: bool) -> None:
 def _anywhere(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and end."),
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """What every command has."""
+    """Options of every command."""
+
+
+# Typer has its own copy of Click, whose base of all usage errors has no public name.
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 
 def main() -> None:
-    """Run the command line; what a user can put right is one line and exit code 2."""
+    """Run the command line. A mistake of the user is one line on stderr and exit code 2."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False) or 0)
+    except UsageError as error:
+        message = error.format_message()
+        if message:  # else the help was printed, for a command without arguments
+            _fail(message)
     except HoldfastError as error:
-        say_error(f"[red]error:[/red] {escape(str(error))}")
-        sys.exit(2)
-    except BrokenPipeError:  # whoever read our lines has seen enough
+        _fail(str(error))
+    except BrokenPipeError:  # the reader of our output has closed it
         os._exit(0)
-    except OSError as error:  # a name too long, a folder without rights: nothing was written
+    except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        say_error(f"[red]error:[/red] {escape(where + (error.strerror or str(error)))}")
-        sys.exit(2)
+        _fail(where + (error.strerror or str(error)))
+    sys.exit(2)
+
+
+def _fail(message: str) -> None:
+    say_error(f"[red]error:[/red] {escape(message)}")
+
+
+Order = Annotated[
+    str | None,
+    typer.Option(help="Number of a task order (the paper has 1, 2 and 3), or task names with commas."),
+]
 
 
 @app.command()
@@ -68,30 +87,32 @@ def run(
     method: Annotated[str, typer.Option(help="See `holdfast methods`.")],
     out: Annotated[Path, typer.Option(help="Folder for the record.")],
     stream: Annotated[
-        str, typer.Option(help="See `holdfast data list`; or a file, a folder, hf:owner/name.")
+        str, typer.Option(help="A stream of `holdfast data list`, a file, a folder, or hf:owner/name.")
     ] = "home",
-    order: Annotated[
-        str | None, typer.Option(help="A number (the paper has 1, 2, 3), or task names with commas.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    preset: Annotated[str, typer.Option(help="full, small (two cores) or quick.")] = "full",
+    order: Order = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    preset: Annotated[PresetName, typer.Option(help="Default settings; `small` suits two cores.")] = "full",
     per_class: Annotated[
-        int | None, typer.Option(min=1, help="At most so many training sentences per class.")
+        int | None, typer.Option(min=1, help="Maximum number of training sentences per class.")
     ] = None,
-    model: Annotated[str, typer.Option(help="See `holdfast models list`; or a folder or hub id.")] = "minilm",
+    model: Annotated[
+        str, typer.Option(help="A model of `holdfast models list`, a folder, or a hub id.")
+    ] = "minilm",
     set: Annotated[
-        list[str], typer.Option(help="name=value of a method or of the run; may be repeated.")
+        list[str], typer.Option(help="Setting of the method or the run, as name=value. Repeatable.")
     ] = [],  # noqa: B006
-    threads: Annotated[
-        int, typer.Option(min=1, max=MOST_THREADS, help="Part of the spec: other threads, other bits.")
-    ] = 1,
-    text_column: Annotated[str | None, typer.Option(help="Of your own files; `text` if not given.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Of your own files; `label` if not given.")] = None,
+    threads: SpecThreads = 1,
+    text_column: Annotated[
+        str | None, typer.Option(help="Text column of your own files.", show_default="text")
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="Label column of your own files.", show_default="label")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Learn a stream with a method and write one JSON record. Killed, it resumes where it was."""
+    """Learn a stream with one method and write a JSON record. If killed, the same command resumes."""
     start_torch(threads)
-    from holdfast.app.display import display, print_record
+    from holdfast.app.display import learning, print_record
     from holdfast.bench import Spec
     from holdfast.bench import run as run_spec
 
@@ -108,19 +129,19 @@ def run(
         threads=threads,
     )
     try:
-        with display(console, title=f"{method} on {stream}") as progress:
+        with learning(console, title=f"{method} on {stream}") as progress:
             record = run_spec(spec, out, data_dir=data_dir, progress=progress)
     except KeyboardInterrupt:
-        say_error("stopped; the same command goes on where this one was")
+        say_error(STOPPED)
         raise typer.Exit(130) from None
     print_record(console, record)
-    console.print(f"record: {out / spec.digest()}.json", soft_wrap=True, highlight=False)
+    say(f"record: {out / spec.digest()}.json")
 
 
 @app.command()
 def methods(
     markdown: Annotated[
-        bool, typer.Option(help="As the page docs/methods.md, with equations and costs.")
+        bool, typer.Option(help="Print the page docs/methods.md, with equations and costs.")
     ] = False,
 ) -> None:
     """List the methods, their hyper-parameters, defaults and papers."""
@@ -137,7 +158,7 @@ def methods(
             f"[bold]{name}[/bold]  {escape(summary)}  [dim]({escape(method.facts()['Paper'])})[/dim]"
         )
         table = Table(box=None)
-        for column in ("hyper-parameter", "default", "what"):
+        for column in ("hyper-parameter", "default", "description"):
             table.add_column(column, style="cyan" if column == "hyper-parameter" else "")
         for field in method.hyper_parameters().values():
             table.add_row(field.name, str(field.default), field.metadata["help"])
@@ -149,7 +170,7 @@ def data_list() -> None:
     """List the named streams."""
     from holdfast.data import STREAMS
 
-    table = Table("stream", "scenario", "what", "orders", box=None)
+    table = Table("stream", "scenario", "description", "orders", box=None)
     for source in STREAMS.values():
         table.add_row(source.name, source.scenario, source.summary, ", ".join(map(str, source.orders)) or "-")
     console.print(table)
@@ -158,15 +179,13 @@ def data_list() -> None:
 @data_app.command("show")
 def data_show(
     stream: Annotated[str, typer.Argument(help="A named stream, a file, a folder, hf:owner/name.")],
-    order: Annotated[
-        str | None, typer.Option(help="A number (the paper has 1, 2, 3), or task names with commas.")
-    ] = None,
+    order: Order = None,
     examples: Annotated[int, typer.Option(min=0, help="Sentences to show per class.")] = 1,
-    text_column: Annotated[str, typer.Option(help="Of your own files.")] = "text",
-    label_column: Annotated[str, typer.Option(help="Of your own files.")] = "label",
+    text_column: Annotated[str, typer.Option(help="Text column of your own files.")] = "text",
+    label_column: Annotated[str, typer.Option(help="Label column of your own files.")] = "label",
     data_dir: DataDir = None,
 ) -> None:
-    """Print a stream's tasks, labels, class counts per split and examples."""
+    """Print the tasks, labels, sentence counts and example sentences of a stream."""
     from holdfast.data import describe, load_stream
 
     loaded = load_stream(
@@ -191,45 +210,44 @@ def data_show(
 
 @data_app.command("get")
 def data_get(
-    name: Annotated[str, typer.Argument(help="hwu64, annomi or annomi-raw.")], data_dir: DataDir = None
+    name: Annotated[Literal["hwu64", "annomi", "annomi-raw"], typer.Argument(help="Stream.")],
+    data_dir: DataDir = None,
 ) -> None:
-    """Download a stream from its public source, checked against its checksums."""
+    """Download a stream from its public source and verify its checksums."""
     from holdfast.data.fetch import fetch
     from holdfast.storage.cache import data_home
 
     place = data_home(data_dir)
     with console.status(f"fetching {name}") as status:
         fetch(name, place, progress=lambda file, done, total: status.update(f"{done}/{total} {file.name}"))
-    console.print(f"{name} is in {place}", soft_wrap=True, highlight=False)
+    say(f"{name} is in {place}")
 
 
 @models_app.command("list")
 def models_list() -> None:
-    """List the models that come from a package registry."""
+    """List the models that can be downloaded from PyPI."""
     from holdfast.models.sources import MODELS
     from holdfast.storage.cache import cache_dir
 
-    table = Table("model", "what", "from", "in the cache", box=None)
+    table = Table("model", "description", "package", "cached", box=None)
     for name, model in MODELS.items():
         here = "yes" if (cache_dir() / "models" / name).is_dir() else "no"
         table.add_row(name, model.about, f"{model.package} {model.version}", here)
     console.print(table)
-    console.print("any other model: a folder or a hub id (owner/name)")
+    console.print("Any other model: a folder or a hub id (owner/name).")
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="See `holdfast models list`.")]) -> None:
-    """Fetch a model into the cache (HOLDFAST_CACHE, if set); afterwards it is there offline."""
+def models_get(name: Annotated[str, typer.Argument(help="A model of `holdfast models list`.")]) -> None:
+    """Download a model into the cache, for use offline. HOLDFAST_CACHE names another cache folder."""
     from holdfast.models.sources import get
 
     with console.status(f"fetching {name}"):
         path = get(name)
-    console.print(f"{name} is in {path}", soft_wrap=True, highlight=False)
+    say(f"{name} is in {path}")
 
 
-cli_state.add_to(app)
 cli_bench.add_to(app)
-app.add_typer(cli_lm.lm_app, name="lm")
 
 if __name__ == "__main__":
     main()

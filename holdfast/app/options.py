@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,23 @@ import typer
 
 from holdfast.settings import MOST_THREADS
 
-CORES = os.cpu_count() or 1
-Threads = Annotated[int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads; by default all cores.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST_THREADS,
+        show_default="OMP_NUM_THREADS, else the CPUs this process may use",
+        help="CPU threads.",
+    ),
+]
+SpecThreads = Annotated[
+    int,
+    typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Part of the spec: they change the last digits."),
+]
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Folder with hwu64/, annomi/, gsm8k/, mbpp/; else HOLDFAST_DATA, else the cache."),
+    typer.Option(
+        show_default="HOLDFAST_DATA, else the download cache",
+        help="Folder that holds hwu64/, annomi/, gsm8k/ and mbpp/.",
+    ),
 ]

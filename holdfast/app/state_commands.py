@@ -1,4 +1,4 @@
-"""The everyday commands, on a directory that holds a learner."""
+"""The everyday commands on the directory of a learner."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.app.options import CORES, Threads
-from holdfast.app.terminal import console, say_error, start_torch
+from holdfast.app.options import Threads
+from holdfast.app.terminal import console, say, say_error, start_torch
 from holdfast.errors import HoldfastError
 
-State = Annotated[Path, typer.Argument(help="Directory of a learner.", metavar="STATE")]
+State = Annotated[Path, typer.Argument(help="Directory of the learner.", metavar="STATE")]
 File = Annotated[
     str,
     typer.Argument(
         help="CSV, TSV or JSONL file, saved Hugging Face dataset, or hf:owner/name.", metavar="FILE"
     ),
 ]
-TextColumn = Annotated[str, typer.Option(help="Column with the sentence.")]
-LabelColumn = Annotated[str, typer.Option(help="Column with the label.")]
+TextColumn = Annotated[str, typer.Option(help="Column of the sentences.")]
+LabelColumn = Annotated[str, typer.Option(help="Column of the labels.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    """Make the commands part of the command line."""
+    """Add the commands to an app."""
     commands: dict[str, Callable[..., None]] = {
         "learn": learn,
         "predict": predict,
@@ -47,19 +47,29 @@ def learn(
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
     method: Annotated[
-        str | None, typer.Option(help="Any of `holdfast methods` but mtl; auto if not given.")
+        str | None,
+        typer.Option(show_default="auto", help="A method of `holdfast methods` except mtl, for a new STATE."),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="minilm if not given; a folder or hub id.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            show_default="minilm",
+            help="A model of `holdfast models list`, a folder or a hub id, for a new STATE.",
+        ),
+    ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Seconds that auto may train; 60 if not given, 0: none.")
+        float | None,
+        typer.Option(min=0, show_default="60", help="Maximum seconds that `auto` may train; 0: never train."),
     ] = None,
-    keep: Annotated[int | None, typer.Option(min=1, help="Generations that stay; 5 if not given.")] = None,
-    set: Annotated[list[str], typer.Option(help="name=value of the method, for a new STATE.")] = [],  # noqa: B006
-    threads: Threads = CORES,
+    keep: Annotated[
+        int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
+    ] = None,
+    set: Annotated[list[str], typer.Option(help="Setting as name=value, for a new STATE. Repeatable.")] = [],  # noqa: B006
+    threads: Threads = None,
 ) -> None:
-    """Teach STATE the sentences of FILE: new labels, more of old ones, or both. Makes STATE if need be."""
+    """Teach STATE the sentences of FILE: new labels, more examples of known labels, or both."""
     start_torch(threads)
-    from holdfast.app.display import display
+    from holdfast.app.display import learning
     from holdfast.everyday import jobs as everyday
     from holdfast.fields import fields_of, parse_setting
     from holdfast.methods import METHODS
@@ -67,14 +77,14 @@ def learn(
     from holdfast.storage.generations import Store
 
     before = Store(state).current
-    everyday.only_for_new(state, set)  # before they are read as those of another method
+    everyday.only_for_new(state, set)  # before they are parsed as settings of another method
     chosen = METHODS.get(method or "auto")
     values: dict[str, Any] = (
         dict(parse_setting(item, chosen, TrainingSettings) for item in set) if chosen else {}
     )
     settings = {name: values.pop(name) for name in list(values) if name in fields_of(TrainingSettings)}
     try:
-        with display(console, title=f"learning {file}") as progress:
+        with learning(console, title=f"learning {file}") as progress:
             learnt = everyday.learn(
                 state,
                 file,
@@ -90,12 +100,10 @@ def learn(
             )
     except KeyboardInterrupt:
         if Store(state).current == before:
-            say_error(
-                f"stopped; {escape(str(state))} is as it was; the same command goes on where this one was"
-            )
+            say_error(f"stopped; {escape(str(state))} is unchanged; run the same command again to resume")
         else:
             say_error(
-                f"stopped, but the lesson is learnt already: see `holdfast inspect {escape(str(state))}`"
+                f"stopped, but the lesson was already saved: see `holdfast inspect {escape(str(state))}`"
             )
         raise typer.Exit(130) from None
     _say_learnt(state, learnt)
@@ -105,45 +113,37 @@ def _say_learnt(state: Path, learnt: Any) -> None:
     entry, learner = learnt.learner.history[-1], learnt.learner
     parts = [f"{len(learnt.new)} new labels"] if learnt.new else []
     parts += [f"more of {len(learnt.more)} known ones"] if learnt.more else []
-    _say(
-        f"learnt {entry['sentences']} sentences: {' and '.join(parts)}; {len(learner.classes_)} labels known"
-    )
+    say(f"learnt {entry['sentences']} sentences: {' and '.join(parts)}; {len(learner.classes_)} labels known")
     if entry["score"] is not None:
-        _say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
+        say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
     before, after = learnt.lesson.known
     if before is not None and after is not None:
-        _say(f"  of labels it knew: {100 * before:.1f} before, {100 * after:.1f} after")
+        say(f"  of labels it knew: {100 * before:.1f} before, {100 * after:.1f} after")
     if entry.get("drift") is not None:
-        moved = (
-            f"by {100 * entry['drift']:.1f} %"
-            if entry["drift"]
-            else "not at all: nothing learnt before changed"
-        )
-        _say(f"features moved {moved}")
+        drift = f"features moved by {100 * entry['drift']:.1f} %" if entry["drift"] else "unchanged"
+        say(f"encoder: {drift}")
     if "chose" in entry:
-        _say(f"auto chose {entry['chose']}: {entry['why']}")
-    _say(f"{state}: generation {learnt.generation}")
+        say(f"auto chose {entry['chose']}: {entry['why']}")
+    say(f"{state}: generation {learnt.generation}")
 
 
 def predict(
     state: State,
-    text: Annotated[str | None, typer.Argument(help="A sentence, or - for lines from stdin.")] = None,
+    text: Annotated[str | None, typer.Argument(help="A sentence, or - to read lines from stdin.")] = None,
     file: Annotated[
-        str | None, typer.Option(help="File with a text column, or .txt with a line each.")
+        str | None, typer.Option(help="File with a text column, or a .txt file with a sentence per line.")
     ] = None,
     text_column: TextColumn = "text",
-    top: Annotated[int, typer.Option(min=1, help="How many labels to name.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="Number of labels to print.")] = 1,
     reject: Annotated[
         float | None,
-        typer.Option(help="Call unknown what lies further out than this share of known inputs: 0.5 to 0.99."),
+        typer.Option(help="Answer (unknown) beyond this share of known inputs, 0.5 to 0.99."),
     ] = None,
-    format: Annotated[str, typer.Option(help="text, jsonl or csv.")] = "text",
-    out: Annotated[Path | None, typer.Option(help="Write there instead of to the terminal.")] = None,
-    threads: Threads = CORES,
+    format: Annotated[Literal["text", "jsonl", "csv"], typer.Option(help="Output format.")] = "text",
+    out: Annotated[Path | None, typer.Option(help="Output file, instead of the terminal.")] = None,
+    threads: Threads = None,
 ) -> None:
-    """Say which label a sentence has, and how likely it is."""
-    if format not in ("text", "jsonl", "csv"):
-        raise HoldfastError(f"unknown format {format!r}; use text, jsonl or csv")
+    """Predict the label of a sentence and its probability."""
     if (text is None) == (file is None):
         raise HoldfastError("give a sentence, - for lines from stdin, or --file FILE")
     start_torch(threads)
@@ -167,7 +167,7 @@ def predict(
             raise HoldfastError(f"cannot write {out}: {error.strerror}") from error
         for number, texts in enumerate(pieces):
             found = everyday.answers(learner, texts, top=top, reject=reject)
-            for line in everyday.written(found, format, header=not number):  # type: ignore[arg-type]
+            for line in everyday.written(found, format, header=not number):
                 print(line, file=sink)
             sink.flush()
 
@@ -178,7 +178,7 @@ def evaluate(
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
     picture: Annotated[Path, typer.Option(help="Where the confusion matrix goes.")] = Path("confusion.svg"),
-    threads: Threads = CORES,
+    threads: Threads = None,
 ) -> None:
     """Test STATE on FILE: macro-F1, every label, and a picture of who is taken for whom."""
     start_torch(threads)
@@ -203,10 +203,10 @@ def evaluate(
         table.add_row(escape(label), *(f"{100 * value:.1f}" for value in (precision, recall, f1)), str(n))
     console.print(table)
     if strange := sorted({label for label, *_ in found.rows} - {*learner.classes_}):
-        _say(f"note: {len(strange)} labels of the file were never learnt, such as {strange[0]!r}")
-    _say(f"macro-F1 {100 * found.score:.2f}")
+        say(f"note: {len(strange)} labels of the file were never learnt, such as {strange[0]!r}")
+    say(f"macro-F1 {100 * found.score:.2f}")
     write_bytes(picture, confusion(found.labels, found.confusion).encode())
-    _say(f"confusion matrix: {picture}")
+    say(f"confusion matrix: {picture}")
 
 
 def inspect(
@@ -223,45 +223,41 @@ def inspect(
     print_state(console, state, held)
     if picture is not None:
         write_bytes(picture, layers(held).encode())
-        _say(f"picture: {picture}")
+        say(f"picture: {picture}")
 
 
 def rollback(
-    state: State, generation: Annotated[int, typer.Argument(help="See `holdfast inspect`.")]
+    state: State, generation: Annotated[int, typer.Argument(help="Number of the generation.")]
 ) -> None:
-    """Go back to an earlier generation of STATE. Nothing is deleted."""
+    """Make an earlier generation of STATE current. Deletes nothing."""
     start_torch(1)
     from holdfast.learning.directory import working_in
     from holdfast.storage.generations import Store
 
     with working_in(state, new=False):
         Store(state).rollback(generation)
-    _say(f"{state}: generation {generation} is current")
+    say(f"{state}: generation {generation} is current")
 
 
 def forget_label(
     state: State,
-    label: Annotated[str, typer.Argument(help="The label to take out.")],
+    label: Annotated[str, typer.Argument(help="The label to remove.")],
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="Generations that stay: with 1 none is left that still knows the label."),
+        typer.Option(min=1, help="Generations to keep; with 1, none that knows the label remains."),
     ] = None,
-    threads: Threads = CORES,
+    threads: Threads = None,
 ) -> None:
-    """Take a label out of STATE; where anything keeps traces of it, it says what."""
+    """Remove a label from STATE, and say where traces of it remain."""
     start_torch(threads)
     from holdfast.everyday import jobs as everyday
     from holdfast.storage.generations import Store
 
     generation, traces = everyday.forget_label(state, label, generations=keep)
     if traces:
-        _say(f"{label!r} is forgotten; traces of it stay in {traces}")
+        say(f"{label!r} is forgotten; traces of it remain in {traces}")
     else:
-        _say(f"{label!r} is forgotten, as if it had never been learnt")
+        say(f"{label!r} is forgotten, as if it had never been learnt")
     older = len(Store(state).generations) - 1
     knows = f"; {older} older ones still know it until they are dropped (--keep 1)" if older else ""
-    _say(f"{state}: generation {generation}{knows}")
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    say(f"{state}: generation {generation}{knows}")

@@ -1,4 +1,4 @@
-"""The terminal that all commands share, and how torch is started for them."""
+"""The console that all commands share, and how they start torch."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from typing import Any
 
 from rich.console import Console
 
+from holdfast.settings import MOST_THREADS, usable_cpus
+
 console = Console()
+STOPPED = "stopped; run the same command again to resume"
+
+
+def say(text: str) -> None:
+    """Print a plain line, without markup, colours or wrapping."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def say_error(markup: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     Console(stderr=True).print(markup, soft_wrap=True, highlight=False)
 
 
-def start_torch(threads: int) -> Any:
-    """Import torch with a number of threads: 1 and 2 do not give the same bits, so it is never left open."""
+def start_torch(threads: int | None) -> Any:
+    """Import torch with a fixed number of threads, by default `default_threads()`."""
+    threads = threads or default_threads()
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[variable] = str(threads)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -24,3 +33,10 @@ def start_torch(threads: int) -> Any:
 
     torch.set_num_threads(threads)
     return torch
+
+
+def default_threads() -> int:
+    """Return OMP_NUM_THREADS if it is a usable number, else the number of CPUs this process may use."""
+    chosen = os.environ.get("OMP_NUM_THREADS", "")
+    valid = chosen.isdecimal() and 1 <= int(chosen) <= MOST_THREADS
+    return int(chosen) if valid else usable_cpus()

@@ -12,8 +12,10 @@ from queue import SimpleQueue
 from typing import NamedTuple
 
 import torch
+from typing_extensions import override
 
 from holdfast.bench.worker import Event, Job, events_of, working
+from holdfast.settings import usable_cpus
 
 ENDED = ("done", "failed")
 
@@ -44,10 +46,12 @@ class Local(Engine):
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs
 
+    @override
     def at_once(self, threads: int) -> int:
         """As asked for, or one for every GPU, or one for every `threads` cores."""
-        return self.jobs or len(gpus()) or max(1, len(cores()) // threads)
+        return self.jobs or len(gpus()) or max(1, usable_cpus() // threads)
 
+    @override
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         """The first first."""
         threads = max(job.spec["threads"] for job in jobs)

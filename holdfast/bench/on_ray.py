@@ -17,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import override
+
 from holdfast.bench.engine import ENDED, Engine, JobEvent
 from holdfast.bench.worker import Event, Job, events_of, working
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, require
 from holdfast.learning.trials import code_hash
 from holdfast.storage.cache import cache_dir
 from holdfast.storage.files import read_json, write_json
@@ -39,19 +41,17 @@ class OnRay(Engine):
     """Tasks on a running cluster, or on a local one that is started and stopped with us."""
 
     def __init__(self, address: str | None = None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise HoldfastError("--engine ray needs Ray: pip install 'holdfast[ray]'") from None
-        self.ray: Any = ray
+        self.ray = require("ray", "ray")
         self.address = address
 
+    @override
     def at_once(self, threads: int) -> int:
         """As many as the cluster has GPUs, or processors for."""
         self._connect()
         resources: dict[str, float] = self.ray.cluster_resources()
         return int(resources.get("GPU", 0)) or max(1, int(resources.get("CPU", 1)) // threads)
 
+    @override
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
         """Hand out all jobs; Ray queues what does not fit."""
         ray = self.ray

@@ -72,7 +72,7 @@ def read_record(path: Path, spec: Spec) -> dict[str, Any]:
             raise NotARecord("it is of another one")
     except NotARecord as error:
         raise HoldfastError(
-            f"{path} is not the record of this run ({error}); delete it to make it anew"
+            f"{path} is not the record of this run ({error}); delete it to write it again"
         ) from None
     return record
 

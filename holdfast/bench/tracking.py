@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
@@ -49,39 +50,47 @@ class Tracked(Progress):
         self.step = 0
         self.lost = False
 
+    @override
     def plan(self, tasks: int) -> None:
         """Pass on."""
         self.inner.plan(tasks)
 
+    @override
     def task(self, number: int, name: str) -> None:
         """Log where a task begins."""
         self._log({"task": number})
         self.inner.task(number, name)
 
+    @override
     def trial(self, number: int, what: str) -> None:
         """Pass on."""
         self.inner.trial(number, what)
 
+    @override
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
         """Log every term of the loss."""
         self.step += 1
         self._log({f"loss/{name}": value for name, value in losses.items()})
         self.inner.epoch(epoch, epochs, losses)
 
+    @override
     def looked(self, done: int, total: int) -> None:
         """Pass on."""
         self.inner.looked(done, total)
 
+    @override
     def scored(self, score: float, reused: bool) -> None:
         """Log the validation score."""
         self._log({"valid_f1": score})
         self.inner.scored(score, reused)
 
+    @override
     def tested(self, row: list[float | None]) -> None:
         """Log the row of the score matrix."""
         self._log({f"test_f1/{i + 1}": score for i, score in enumerate(row) if score is not None})
         self.inner.tested(row)
 
+    @override
     def note(self, text: str) -> None:
         """Pass on."""
         self.inner.note(text)

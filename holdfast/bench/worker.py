@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import IO, Any
 
+from typing_extensions import override
+
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 
@@ -58,34 +60,41 @@ class Events(Progress):
         self.write.write(json.dumps(event) + "\n")
         self.write.flush()
 
+    @override
     def plan(self, tasks: int) -> None:
         """How many tasks there will be."""
         self.tell(kind="plan", tasks=tasks)
 
+    @override
     def note(self, text: str) -> None:
         """Something a user should hear."""
         self.tell(kind="note", text=text)
 
+    @override
     def task(self, number: int, name: str) -> None:
         """A task begins."""
         self.tell(kind="task", number=number, name=name)
 
+    @override
     def trial(self, number: int, what: str) -> None:
         """A training begins."""
         self.tell(kind="trial", number=number, what=what)
 
+    @override
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
         """Now and then, how far it is."""
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.tell(kind="epoch", epoch=epoch, epochs=epochs)
 
+    @override
     def looked(self, done: int, total: int) -> None:
         """Now and then, how far it is."""
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.tell(kind="looked", done=done, total=total)
 
+    @override
     def scored(self, score: float, reused: bool) -> None:
         """A training ended."""
         self.tell(kind="scored", reused=reused)

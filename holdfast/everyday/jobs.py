@@ -23,7 +23,7 @@ from holdfast.events import Progress
 from holdfast.learning import directory as state
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
-from holdfast.maths.metrics import macro_f1
+from holdfast.maths.metrics import label_scores, macro_f1
 from holdfast.storage.generations import Store
 
 Format = Literal["text", "jsonl", "csv"]
@@ -292,18 +292,13 @@ class Evaluation:
 
 def evaluated(learner: Learner, split: Split) -> Evaluation:
     """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
-    # Here, for scikit-learn takes seconds to import, and no other everyday command has a use for it.
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
     predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
-    gold = sorted(set(split.labels))
-    table = precision_recall_fscore_support(split.labels, predicted, labels=gold, zero_division=0)
-    shown = [*gold, *sorted(set(predicted) - set(gold))]
-    rows = [
-        (label, *map(float, values[:3]), int(values[3])) for label, *values in zip(gold, *table, strict=True)
-    ]
-    matrix = confusion_matrix(split.labels, predicted, labels=shown)
-    return Evaluation(macro_f1(split.labels, predicted), rows, shown, matrix.tolist())
+    scores = label_scores(split.labels, predicted)
+    shown = [*scores, *sorted(set(predicted) - scores.keys())]
+    pairs = Counter(zip(split.labels, predicted, strict=True))
+    matrix = [[pairs[gold, guess] for guess in shown] for gold in shown]
+    rows = [(label, *values) for label, values in scores.items()]
+    return Evaluation(macro_f1(split.labels, predicted), rows, shown, matrix)
 
 
 def _short(text: str) -> str:

@@ -1,25 +1,26 @@
-"""Files written whole or not at all, and a lock that goes with its process."""
+"""Atomic files, checksums and locks."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
+import math
 import os
 import signal
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from filelock import FileLock, Timeout
 
 from holdfast.errors import HoldfastError
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,12 +33,12 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # a place that cannot be written holds nothing to clear away either
+        with suppress(OSError):
             temporary.unlink()
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """The first 12 hex digits of the SHA-256 of some files, their names and bytes."""
+    """Return the first 12 hex digits of a SHA-256 over the names and contents of files."""
     total = hashlib.sha256()
     for path in files:
         try:
@@ -50,95 +51,85 @@ def digest_of(files: Iterable[Path]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text whole or not at all; half characters, which names of files may have, are spelled out."""
+    """Write text atomically; unpaired surrogates, which file names may contain, are escaped."""
     write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON whole or not at all."""
+    """Write JSON atomically."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote."""
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to make it anew") from error
+        raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to write it again") from error
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits until the block ends: within some libraries it comes out as an error of theirs."""
+    """Delay Ctrl-C until the block ends: some libraries turn it into an error of their own."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # somebody else's to handle, or it never arrives here
+        yield  # not our handler, or a thread that receives no signals
         return
-    came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
+        if received:
             signal.raise_signal(signal.SIGINT)
 
 
-def _opened(path: Path) -> IO[str]:
-    """A file to lock, in a directory that need not be there yet."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "w")
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {path.parent}: {error.strerror or error}") from error
-
-
-def _gone(path: Path, file: IO[str]) -> bool:
-    """Whether the file that was opened there has been cleared away since."""
-    try:
-        return not os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return True
-
-
 class Busy(HoldfastError):
-    """Another process is at work where this one wants to be."""
+    """Another process is working in the same directory."""
 
 
 @contextmanager
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
-    """Keep a second writer out of a directory. The lock goes with the process, however it ends.
+    """Hold the exclusive lock of a directory, which is created if absent; the lock ends with the process.
 
-    `patience` is for one that is about to end: so many seconds are waited before giving up.
+    Wait for at most `patience` seconds, then raise `Busy`.
     """
-    path = directory / ".lock"
-    until = time.monotonic() + patience
-    while True:
-        with _opened(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() < until:
-                    time.sleep(0.05)
-                    continue
-                raise Busy(f"another process is at work in {directory}; wait for it to end") from None
-            if _gone(path, file):
-                continue  # whoever held it has cleared the directory away
-            yield
-            return
+    lock = FileLock(directory / ".lock", -1 if patience == math.inf else patience, thread_local=False)
+    while not lock.is_locked:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            lock.acquire(poll_interval=0.05)
+        except FileNotFoundError:
+            continue  # the previous holder has removed the directory
+        except Timeout:
+            raise Busy(f"another process is at work in {directory}; wait for it to end") from None
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager
 def shared(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Work beside others in a directory; what is yielded tells, at the end, whether one is the last."""
+    """Work in a directory beside other processes; yields a function that tells whether no other is left."""
+    import fcntl  # filelock has no shared lock that can become exclusive
+
     path = directory / ".users"
     while True:
-        with _opened(path) as file:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise _unwritable(directory, error) from error
+        try:
             fcntl.flock(file, fcntl.LOCK_SH)
-            if _gone(path, file):
-                continue  # whoever was the last has cleared it away
+            if _removed(path, file):
+                continue  # by the last process that worked here
 
-            def last() -> bool:
+            def last(file: int = file) -> bool:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
@@ -147,10 +138,24 @@ def shared(directory: Path) -> Iterator[Callable[[], bool]]:
 
             yield last
             return
+        finally:
+            os.close(file)
+
+
+def _unwritable(directory: Path, error: OSError) -> HoldfastError:
+    return HoldfastError(f"cannot write to {directory}: {error.strerror or error}")
+
+
+def _removed(path: Path, file: int) -> bool:
+    """Return whether an open file is no longer the one at its path."""
+    try:
+        return not os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return True
 
 
 def sync_directory(path: Path) -> None:
-    """Make a rename in a directory survive a power cut."""
+    """Make renames in a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

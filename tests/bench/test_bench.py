@@ -22,7 +22,7 @@ from helpers.runs import SETTINGS
 from helpers.suites import Quiet, records, suite_of
 from rich.console import Console
 
-from holdfast.app.board import Board, LiveBoard
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Engine, JobEvent, Local, Seat, seats
@@ -303,9 +303,9 @@ def test_what_is_left_is_no_less_than_the_longest_run(
     assert "left" in board.left()
 
 
-@pytest.mark.parametrize("kind", [Board, LiveBoard])
-def test_the_board_tells_what_happens(
-    kind: type[Board], two_files: Path, one_layer: str, tmp_path: Path
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_display_shows_what_happens(
+    terminal: bool, two_files: Path, one_layer: str, tmp_path: Path
 ) -> None:
     suite = suite_of(two_files, one_layer, "seq")
     events = [
@@ -321,11 +321,11 @@ def test_the_board_tells_what_happens(
     ]
     record = {"spec": suite.specs[0].to_json(), "metrics": {"Ov": 0.5}, "seconds": 3.0}
     shown = io.StringIO()
-    boards: list[Board] = []
+    boards: list[SuiteDisplay] = []
 
-    def board(total: int, at_once: int) -> Board:
-        terminal = kind is LiveBoard
-        boards.append(kind(Console(file=shown, width=120, force_terminal=terminal), total, at_once))
+    def board(total: int, at_once: int) -> SuiteDisplay:
+        console = Console(file=shown, width=200, force_terminal=terminal)
+        boards.append(SuiteDisplay(console, total, at_once))
         return boards[0]
 
     class Writing(Played):
@@ -333,20 +333,20 @@ def test_the_board_tells_what_happens(
             for report in self.events:
                 if report.event["kind"] == "done":
                     (tmp_path / f"{suite.specs[0].digest()}.json").write_text(json.dumps(record))
-                elif report.event["kind"] == "scored" and isinstance(boards[0], LiveBoard):
+                elif report.event["kind"] == "scored" and terminal:
                     with boards[0].console.capture() as drawn:
-                        boards[0].console.print(boards[0].render())
+                        boards[0].console.print(boards[0].bars.get_renderable())
                     assert "epoch 1/2" in drawn.get()
                     assert "0/2 runs" in drawn.get()
                 yield report
 
     [failure] = bench(suite, tmp_path, Writing(events), board)
     assert failure.why == "no space"
-    assert "0 of 2 runs are there; 2 to make, 2 at a time" in shown.getvalue()
+    assert "0 of 2 runs exist; 2 to make, 2 in parallel" in shown.getvalue()
     assert "FAILED: no space" in shown.getvalue()
     assert "[2/2]" in shown.getvalue()
     assert "Ov 50.00" in shown.getvalue()
-    assert ("task 1/2 task0" in shown.getvalue()) == (kind is Board)
+    assert ("task 1/2 task0" in shown.getvalue()) == (not terminal)
 
 
 def test_a_run_has_a_name_people_read() -> None:

@@ -20,7 +20,7 @@ from helpers.runs import Killed, Killer, spec, told
 from helpers.suites import Quiet, Scripted, suite_of, workers_of
 from rich.console import Console
 
-from holdfast.app.board import Board
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench import run
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local
@@ -105,7 +105,7 @@ def test_something_else_under_a_record_s_name(
     asked = spec(two_files, one_layer)
     path = tmp_path / f"{asked.digest()}.json"
     path.write_text(content)
-    with pytest.raises(HoldfastError, match="delete it to make it anew"):
+    with pytest.raises(HoldfastError, match="delete it to write it again"):
         run(asked, tmp_path)
     assert path.read_text() == content
 
@@ -135,7 +135,7 @@ def test_lines_that_cannot_be_written_stop_nothing() -> None:
     console = Console(file=Full())
     with pytest.raises(OSError, match="No space left"):
         console.print("a line")
-    board = Board(console, 1, 1)
+    board = SuiteDisplay(console, 1, 1)
     for _ in range(3):
         board.say("a line")
 

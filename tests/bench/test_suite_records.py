@@ -13,7 +13,7 @@ from helpers.runs import SETTINGS
 from helpers.suites import Quiet, Scripted, records
 from rich.console import Console
 
-from holdfast.app.board import Board
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench import Spec
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local
@@ -64,7 +64,7 @@ def test_what_a_suite_no_longer_names_is_not_missing(
 
 
 def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    board = Board(Console(width=200), 1, 1)
+    board = SuiteDisplay(Console(width=200), 1, 1)
     board.start([Spec.create(method="seq", stream="home")], [])
     board.event(0, {"kind": "begun"}, None)
     board.event(0, {"kind": "note", "text": "caution: forgets everything"}, None)

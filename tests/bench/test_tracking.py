@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.runs import spec, told
 
-from holdfast.app.display import Lines
+from holdfast.app.display import LearnerProgress
 from holdfast.bench import run
 from holdfast.bench.tracking import TRACKERS, Tracked, check_tracker
 from holdfast.errors import HoldfastError
@@ -47,4 +47,4 @@ def test_everything_is_passed_on() -> None:
     """A tracked run is shown like any other."""
     ours = {name for name in vars(Progress) if not name.startswith("_")}
     assert ours <= vars(Tracked).keys()
-    assert ours - {"tested"} <= vars(Lines).keys()
+    assert ours - {"tested"} <= vars(LearnerProgress).keys()

@@ -31,7 +31,7 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     said = capsys.readouterr().out
     assert "learnt 24 sentences: 2 new labels; 2 labels known" in said
     assert "validation macro-F1 of this file: " in said
-    assert "features moved not at all" in said
+    assert "encoder: unchanged" in said
     assert "auto chose frozen" in said
     assert "mine: generation 1" in said
     mixed = table(here / "mixed.csv", rows_of(0)[:12] + rows_of(1))
@@ -243,7 +243,7 @@ def test_predict_plain_lines_and_bad_requests(made, tmp_path, capsys):
     assert call("predict", str(made), "--file", str(lines)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
     refused(capsys, "give a sentence", "predict", str(made))
-    refused(capsys, "unknown format", "predict", str(made), "x", "--format", "xml")
+    refused(capsys, "is not one of 'text', 'jsonl', 'csv'", "predict", str(made), "x", "--format", "xml")
     refused(capsys, "between 0.5 and 0.99", "predict", str(made), "x", "--reject", "2")
     refused(capsys, "holds no Holdfast state", "predict", str(tmp_path / "none"), "x")
     refused(capsys, "cannot write", "predict", str(made), "x", "--out", str(tmp_path / "no" / "where"))

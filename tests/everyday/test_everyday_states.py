@@ -137,7 +137,7 @@ def test_rollback_and_forget(mine, capsys):
     gone = Learner.load(mine).classes_[0]
     refused(capsys, "unknown label 'nobody'", "forget-label", str(mine), "nobody")
     assert call("forget-label", str(mine), gone) == 0
-    assert "forgotten; traces of it stay in what held-out sentences have set" in capsys.readouterr().out
+    assert "forgotten; traces of it remain in what held-out sentences have set" in capsys.readouterr().out
     assert gone not in Learner.load(mine).classes_
     assert call("rollback", str(mine), "1") == 0
     assert len(Learner.load(mine).classes_) == 2

@@ -12,14 +12,14 @@ from typing import Any
 from helpers.runs import SETTINGS, told
 from rich.console import Console
 
-from holdfast.app.board import Board
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench import Spec
 from holdfast.bench.engine import Engine, JobEvent
 from holdfast.bench.suite import Suite
 from holdfast.bench.worker import Event, Job
 
 
-class Quiet(Board):
+class Quiet(SuiteDisplay):
     """Remembers what it would have shown."""
 
     def __init__(self, total: int, at_once: int) -> None:

@@ -321,3 +321,23 @@ def test_a_damaged_generation_says_where_to_go_back_to(tmp_path: Path) -> None:
     (tmp_path / "CURRENT").write_text('{"current": 1e400, "generations": [1]}')
     with pytest.raises(HoldfastError, match="is damaged"):
         store.load()
+
+
+@pytest.mark.parametrize("lock", [locked, files.shared])
+def test_a_lock_that_is_a_link_touches_nothing(lock, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    state = tmp_path / "state"
+    state.mkdir()
+    for name in (".lock", ".users"):
+        (state / name).symlink_to(victim)
+    with pytest.raises(HoldfastError, match=r"cannot write to .*symbolic link"), lock(state):
+        pass
+    assert victim.read_text() == "precious"
+
+
+def test_a_lock_empties_no_file(tmp_path):
+    (tmp_path / ".lock").write_text("somebody else's")
+    with locked(tmp_path):
+        pass
+    assert (tmp_path / ".lock").read_text() == "somebody else's"
