@@ -33,6 +33,7 @@ lint: env
 # What the code and the records write of the documentation.
 docs: env
 	$(BIN)/holdfast methods --markdown > docs/methods.md
+	$(BIN)/python docs/cli.py
 	$(BIN)/holdfast report results/small
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/architecture.py

@@ -1,11 +1,11 @@
-"""How much faster two jobs finish a suite than one, each of one thread, on two cores.
+"""Measure how much faster two one-thread jobs finish a suite than one, on two cores.
 
     python benchmarks/bench_scaling.py
 
-runs the same small suite three times into empty folders: one job of one thread (the reference), two jobs of
-one thread, one job of two threads; before them one run that is not counted, so that the reference does not
-begin cold. Prints the times as ratios to the reference, and ends with code 1 where two jobs take more than
-0.6 of its time. Takes some minutes on a machine that does nothing else.
+Runs the same small suite three times into empty folders: one job of one thread (the reference), two jobs of
+one thread, one job of two threads. One warm-up run is not counted. Prints the times as ratios to the
+reference, and exits with code 1 if two jobs take more than 0.6 of its time. Takes some minutes on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from holdfast.app.board import Board
+from holdfast.app.display import SuiteDisplay
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local, cores
 from holdfast.bench.spec import Spec
 from holdfast.bench.suite import Suite
 
-BAR = 0.6  # of the time of one job, for two
+BAR = 0.6  # largest allowed time of two jobs / time of one
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--runs", type=int, default=4, help="runs of the suite; more even out their ends")
+parser.add_argument("--runs", type=int, default=4, help="runs of the suite")
 parser.add_argument("--model", default="minilm")
 parser.add_argument("--json", action="store_true")
 
 
 def suite(model: str, runs: int, threads: int) -> Suite:
-    """The same work in every run, so that neither job waits for the other at the end."""
+    """Return a suite of equally long runs, so that neither job waits for the other at the end."""
     specs = [
         Spec.create(method="seq", stream="home", preset="quick", model=model, seed=seed, threads=threads)
         for seed in range(runs)
@@ -42,12 +42,12 @@ def suite(model: str, runs: int, threads: int) -> Suite:
     return Suite("scaling", tuple(specs), share=False)
 
 
-def board(console: Console) -> Callable[[int, int], Board]:
-    return lambda total, at_once: Board(console, total, at_once)
+def board(console: Console) -> Callable[[int, int], SuiteDisplay]:
+    return lambda total, at_once: SuiteDisplay(console, total, at_once)
 
 
 def timed(work: Suite, jobs: int, console: Console) -> float:
-    """The seconds of a suite from nothing."""
+    """Return the seconds that a suite takes in an empty folder."""
     with tempfile.TemporaryDirectory() as place:
         began = time.monotonic()
         failures = bench(work, Path(place), Local(jobs), board(console))

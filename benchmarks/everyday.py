@@ -1,9 +1,9 @@
-"""How much the everyday tool costs beyond the encoder itself, as ratios in one run.
+"""Measure the cost of the everyday tool relative to the bare encoder.
 
-learn_vs_embedding: teaching 2,000 utterances to a frozen-encoder learner in a directory (sums, the choice of
-shrinkage and weighting, cross-validation, a committed generation) over embedding the same utterances with the
-bare encoder. predict_vs_encoder: predictions per second over sentences per second of the bare encoder loop.
-Each is the best of three turns, taken in alternation so that a busy machine slows both.
+learn_vs_embedding: time to learn 2,000 utterances with a frozen-encoder learner in a directory (sums, choice
+of the shrinkage, cross-validation, a committed generation) / time to embed them with the bare encoder.
+predict_vs_encoder: predictions per second / sentences per second of the bare encoder loop.
+Each is the best of three alternating turns, so that a busy machine slows both sides.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ encoder.eval()
 
 @torch.no_grad()
 def bare(texts: list[str]) -> None:
-    """What anyone would write: sort by length, pad each batch to its longest, mean of the tokens."""
+    """Embed texts in a plain loop: sort by length, pad each batch to its longest, average the tokens."""
     order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
     for start in range(0, len(order), 64):
         rows = [texts[i] for i in order[start : start + 64]]
@@ -77,7 +77,7 @@ with tempfile.TemporaryDirectory() as place:
 
     learner = Learner.create(options.model, options.method)
     learner.learn(texts, labels)
-    bare(texts[:200])  # warm
+    bare(texts[:200])  # warm-up
     turns = [
         (seconds(lambda: bare(texts)), learn(turn), seconds(lambda: learner.predict_proba(texts)))
         for turn in range(options.turns)

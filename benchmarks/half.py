@@ -1,10 +1,10 @@
-"""What bfloat16 costs on this CPU: torch's own products beside ours, which go through float32.
+"""Measure the cost of bfloat16 on this CPU: torch's own products, and ours, which go through float32.
 
     python benchmarks/half.py
 
-times one forward and backward pass of a language model in float32, in bfloat16 as torch does it and in
-bfloat16 inside `quick_half`, and prints the ratios to float32. Where the CPU has such instructions the
-last two are the same thing.
+Times one forward and backward pass of a language model in float32, in torch's bfloat16, and in bfloat16
+inside `quick_half`. Prints the ratios to float32. On a CPU with bfloat16 instructions the last two are the
+same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ parser.add_argument("--tokens", type=int, default=160)
 
 
 def seconds(name: str, dtype: torch.dtype, shape: tuple[int, int], *, quick: bool) -> float:
-    """Processor time of a pass, the first left out."""
+    """Return the processor time of the second pass; the first is a warm-up."""
     model, _ = load_lm(name, dtype)
     ids = torch.randint(
         5, min(1000, model.config.vocab_size), shape, generator=torch.Generator().manual_seed(0)
@@ -46,8 +46,8 @@ def main() -> None:
     wide = seconds(arguments.model, torch.float32, shape, quick=False)
     torchs = seconds(arguments.model, torch.bfloat16, shape, quick=False)
     ours = seconds(arguments.model, torch.bfloat16, shape, quick=True)
-    print(f"instructions for bfloat16: {'yes' if has_bfloat16() else 'no'}")
-    print(f"a pass in bfloat16, to one in float32: torch's own {torchs / wide:.1f}, ours {ours / wide:.1f}")
+    print(f"bfloat16 instructions: {'yes' if has_bfloat16() else 'no'}")
+    print(f"bfloat16 pass relative to one in float32: torch {torchs / wide:.1f}, ours {ours / wide:.1f}")
 
 
 if __name__ == "__main__":

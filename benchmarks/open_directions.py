@@ -1,8 +1,9 @@
-"""How many input directions AdaBOP leaves open in a real encoder, by strength and by mass of the moment.
+"""Count the input directions that AdaBOP leaves open in a real encoder, by strength and mass of the moment.
 
-A moment that is a plain mean over tokens (mass 1) is small beside the identity: the published strengths then
-let every direction pass, and the method is sequential fine-tuning with smaller steps. Run it with
-python benchmarks/open_directions.py --data-dir DATA
+A plain mean over tokens (mass 1) is small relative to the identity. The published strengths then keep every
+direction open, and the method is sequential fine-tuning with smaller steps.
+
+    python benchmarks/open_directions.py --data-dir DATA
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STRENGTHS = (0.005, 0.01, 0.03, 0.08, 0.1, 0.3)
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache")
+    arguments.add_argument("--data-dir", type=Path, help="default: HOLDFAST_DATA, or the cache")
     arguments.add_argument("--stream", default="hwu64")
     arguments.add_argument("--model", default="minilm")
     chosen = arguments.parse_args()

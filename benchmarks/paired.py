@@ -1,10 +1,10 @@
-"""One method against others over the same test sentences: paired bootstrap of the difference in Ov.
+"""Compare a method with others on the same test sentences: paired bootstrap of the difference in Ov.
 
     python benchmarks/paired.py results/heads --data-dir DATA --stream annomi \\
         --method la+slda --against slda seq la mtl
 
-reads the records of a folder (their predictions) and the gold labels from --data-dir. Orders that both
-methods have are taken together: a draw resamples the test sentences of each task, the same in every order.
+Reads predictions from the records of a folder and gold labels from --data-dir. All orders that both methods
+have are used together: each draw resamples the test sentences of each task, the same ones in every order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ parser.add_argument("--stream", required=True)
 parser.add_argument("--preset", default="small")
 parser.add_argument("--method", required=True)
 parser.add_argument("--against", nargs="+", required=True)
-parser.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache")
+parser.add_argument("--data-dir", type=Path, help="default: HOLDFAST_DATA, or the cache")
 parser.add_argument("--draws", type=int, default=2000)
 
 
@@ -48,7 +48,7 @@ def main() -> None:
         if not shared:
             print(f"| {other} | none in common | - | - | - |")
             continue
-        # Tasks of all orders, once each: an order has a column for those it has.
+        # Each task once, over all orders.
         gold = {
             task.name: task.test.labels
             for order, _ in shared

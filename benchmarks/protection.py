@@ -1,11 +1,11 @@
-"""What protection costs: the time of a step and the memory beside plain fine-tuning.
+"""Measure the cost of protection: time per step and memory, compared with plain fine-tuning.
 
     python benchmarks/protection.py
 
-trains smollm2 for some steps of 4 x 160 tokens with AdamW, bare and protected, each in a process of its own,
-and prints how much longer a step is than the same step without its pull, and the extra peak memory in copies
-of the trainable weights. Memory is that of tensors that are alive: the allocator is told to give back what is
-freed, because what it keeps for later differs from run to run.
+Trains smollm2 for some steps of 4 x 160 tokens with AdamW, bare and protected, each in a separate process.
+Prints the time of a step relative to the same step without its pull, and the extra peak memory in copies of
+the trainable weights. The allocator is set to return freed memory at once, because the amount it would keep
+varies from run to run.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def inside(kind: str, name: str, steps: int) -> dict[str, float]:
         optimizer.zero_grad()
         times.append(time.perf_counter() - began)
     found = {"peak": peak(), "weights": weights}
-    if pulling:  # the first step makes the optimiser's state
+    if pulling:  # skip the first step, which creates the optimiser's state
         ratios = [whole / (whole - own) for whole, own in zip(times[1:], pulling[1:], strict=True)]
         found["ratio"] = statistics.median(ratios)
     return found

@@ -1,11 +1,11 @@
-"""Speed and memory as ratios, each against a stated reference in the same run.
+"""Measure speed and memory as ratios to a stated reference in the same run.
 
     python benchmarks/speed.py [--json] [--data-dir DIR] [--sentences N] [--repeats N] [--model M]
 
-Samples per second of `fit` against a bare loop on the same batches, the Hugging Face Trainer (grouping by
-length, and plain dynamic padding), and padding everything to 128 tokens; the cost of the penalty per step;
-per-sample importance against one training epoch; peak memory of `la` against `seq`. Repeats are interleaved
-and the ratio is that of the medians, so that a busy machine disturbs all contenders alike.
+Compares samples per second of `fit` with a bare loop on the same batches, with the Hugging Face Trainer
+(grouping by length, and plain dynamic padding), and with padding everything to 128 tokens. Also measures the
+cost of the penalty per step, per-sample importance against one training epoch, and peak memory of `la`
+against `seq`. Repeats are interleaved and ratios are of medians, so that a busy machine affects all alike.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BARS = {
 
 
 class Plain(nn.Module):
-    """The same model as a Trainer user would write it: one forward per batch, loss from labels."""
+    """The same model in the form that a Trainer expects: one forward per batch, loss from labels."""
 
     def __init__(self, learner: Learner) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Contest:
             )
             collator = DataCollatorWithPadding(self.model.tokenizer)
             trainer = Trainer(Plain(self.learner), arguments, data_collator=collator, train_dataset=rows)
-            trainer.remove_callback(PrinterCallback)  # it writes to stdout, which is for our JSON
+            trainer.remove_callback(PrinterCallback)  # it writes to stdout, which is reserved for the JSON
             done = trainer.train()
         return len(rows) / done.metrics["train_runtime"]
 
@@ -147,7 +147,7 @@ class Contest:
         return len(self.train) / (time.perf_counter() - started)
 
     def penalty(self) -> float:
-        """Penalties per second: forward, backward and the addition to gradients that are there already."""
+        """Return penalties per second: forward, backward and accumulation into existing gradients."""
         live, anchor = P.trainable(self.model), P.snapshot(self.model)
         weights = {name: torch.rand_like(value) for name, value in anchor.items()}
         quadratic_penalty(dict(live), anchor, weights, 1.0).backward()
@@ -166,7 +166,7 @@ def padded(batch: Batch, length: int, pad: int) -> Batch:
 
 
 def peak_memory(model: str, method: str, *extra: str) -> int:
-    """Of a whole process that learns two tasks."""
+    """Return the peak memory of a process that learns two tasks."""
     words = f"run --method {method} --stream home --order home-1,home-2 --preset quick --set epochs=1"
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "holdfast", *words.split(), "--set", "lr=3e-3", "--model", model]
@@ -211,7 +211,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--json", action="store_true", help="print the ratios as one JSON object")
-    parser.add_argument("--data-dir", type=Path, help="else HOLDFAST_DATA, else the cache, else home")
+    parser.add_argument("--data-dir", type=Path, help="default: HOLDFAST_DATA, or the cache")
     parser.add_argument("--sentences", type=int, default=960)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--model", default="minilm")
@@ -223,7 +223,7 @@ def main() -> None:
     for name, value in ratios.items():
         sign, bar = BARS[name]
         fine = value >= bar if sign == ">=" else value <= bar
-        print(f"{name:22} {value:7.3f}   bar {sign} {bar}   {'ok' if fine else 'MISSED'}")
+        print(f"{name:22} {value:7.3f}   target {sign} {bar}   {'ok' if fine else 'MISSED'}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Read the package's imports, and draw its layers into docs/architecture.md: `make docs` runs this.
+"""Draw the package's layers, from its imports, into docs/architecture.md. Run by `make docs`.
 
-Imports inside functions and under TYPE_CHECKING count: a reader has to know those modules too.
+Imports inside functions and under TYPE_CHECKING count too.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "holdfast"
 PAGE = Path(__file__).parent / "architecture.md"
 BEGIN, END = "<!-- layers: written by docs/architecture.py -->\n", "<!-- end of layers -->"
-# From the ground up. A package imports from itself and from those before it.
+# Lowest first. A package imports only from itself and from earlier entries.
 LAYERS = {
     "root": "errors, fields, settings, events, distributed",
     "maths": "the paper's equations, losses, metrics",
     "storage": "atomic files, locks, generations",
     "data": "tasks, streams, batches, readers",
     "heads": "trained and closed-form heads",
-    "models": "encoder, adapters, weights without a hub",
+    "models": "encoder, adapters, model sources",
     "importance": "estimators, relative importance",
     "steps": "proximal pull, projection, UPGD",
     "methods": "the contract, the search, one file per method",
     "learning": "Learner, fit, trials, directories",
-    "everyday": "teach, predict, forget, evaluate",
-    "lm": "protecting a language model",
+    "everyday": "learn, predict, forget, evaluate",
+    "lm": "protection of language models",
     "bench": "suites, runs, records, engines",
-    "report": "records to tables, figures, a page",
-    "studies": "the paper's and our own studies",
+    "report": "tables, figures and pages from records",
+    "studies": "the paper's studies and our own",
     "app": "the command line",
 }
 EXEMPT = ("holdfast", "holdfast.__main__")
@@ -45,7 +45,7 @@ MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def imports(source: str, known: Mapping[str, object] = MODULES) -> set[str]:
-    """Return all modules that a source imports, wherever it does; a name of ours counts as its module."""
+    """Return all modules that a source file imports, including submodules imported by name."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -59,25 +59,25 @@ def imports(source: str, known: Mapping[str, object] = MODULES) -> set[str]:
 
 
 def imports_of(name: str) -> set[str]:
-    """Return all modules that one of our modules imports."""
+    """Return all modules that a module of the package imports."""
     return imports(MODULES[name].read_text())
 
 
 def layer_of(name: str) -> str:
-    """Return the layer of one of our modules."""
+    """Return the layer of a module of the package."""
     parts = name.split(".")
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else "root"
 
 
 def edges() -> Iterator[tuple[str, str]]:
-    """Yield each import of one of our modules by another; `holdfast/__init__.py` is exempt."""
+    """Yield each import between modules of the package, without those of `EXEMPT` modules."""
     for name in MODULES:
         if name not in EXEMPT:
             yield from ((name, other) for other in sorted(imports_of(name)) if other in MODULES)
 
 
 def drawn() -> str:
-    """Return the layers as a Mermaid diagram: how many modules of one import from which others."""
+    """Return the layers as a Mermaid diagram of the imports between them."""
     between = Counter(
         (layer_of(one), layer_of(other)) for one, other in set(edges()) if layer_of(one) != layer_of(other)
     )
@@ -85,7 +85,7 @@ def drawn() -> str:
     lines += [f'  {layer}["<b>{layer}</b><br/>{what}"]' for layer, what in LAYERS.items()]
     reach = {layer: {other for one, other in between if one == layer} for layer in LAYERS}
     for layer in LAYERS:
-        # What is reached through another layer anyway would only fill the picture with lines.
+        # Omit imports that are already implied by a path through another layer.
         through = {far for near in reach[layer] for far in _all(near, reach)}
         lines += [f"  {layer} --> {other}" for other in LAYERS if other in reach[layer] - through]
     return "\n".join([*lines, "```", ""])
@@ -96,7 +96,7 @@ def _all(layer: str, reach: Mapping[str, set[str]]) -> set[str]:
 
 
 def page(text: str) -> str:
-    """Return the page with the layers as they are now."""
+    """Return the page with an up-to-date diagram."""
     before, _, rest = text.partition(BEGIN)
     return before + BEGIN + drawn() + END + rest.partition(END)[2]
 

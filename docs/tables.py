@@ -1,4 +1,4 @@
-"""Puts the tables of a study's report.md into docs/results.md, where their headings stand: `make docs`."""
+"""Copy the tables of results/small/report.md into docs/results.md by heading. Run by `make docs`."""
 
 import re
 import textwrap
@@ -9,18 +9,18 @@ TABLE = re.compile(r"(?P<head>#### .+\n)\n(?P<rows>(?:\|.*\n)+)(?:\n(?P<note>[^#
 
 
 def refreshed(page: str, report: str) -> str:
-    """The page with every table under a heading of the report as the report has it, its note beside it."""
+    """Return the page with its tables and their notes replaced by those of the report, matched by heading."""
     for table in TABLE.finditer(report):
         head, rows, note = table.group("head", "rows", "note")
         shown = f"{head}\n{rows}"
         there = rf"{re.escape(head)}\n(?:\|.*\n)+"
         if note:
-            # The page breaks the lines of a note, which may have been reworded after its first words.
+            # The page wraps notes; a note is found by its first words, because the rest may have changed.
             shown += f"\n{textwrap.fill(note, 120, break_on_hyphens=False)}\n"
             there += rf"\n{re.escape(note[:12])}.*\n(?:.+\n)*"
         page, count = re.subn(there, shown.replace("\\", r"\\"), page)
         if head in page and not count:
-            raise SystemExit(f"{head.strip()}: its note has changed; put its first words on the page by hand")
+            raise SystemExit(f"{head.strip()}: the note has changed; copy its first words to the page")
     return page
 
 
