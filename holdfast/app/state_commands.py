@@ -177,17 +177,17 @@ def evaluate(
     file: File,
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
-    picture: Annotated[Path, typer.Option(help="Where the confusion matrix goes.")] = Path("confusion.svg"),
+    page: Annotated[
+        Path | None, typer.Option(help="HTML page to write, with the confusion matrix.")
+    ] = None,
     threads: Threads = None,
 ) -> None:
-    """Test STATE on FILE: macro-F1, every label, and a picture of who is taken for whom."""
+    """Test STATE on FILE: macro-F1, and precision, recall and F1 of every label."""
     start_torch(threads)
     from holdfast.data.readers import read_pairs
     from holdfast.data.tasks import Split
     from holdfast.everyday import jobs as everyday
     from holdfast.learning.learner import Learner
-    from holdfast.report.pictures import confusion
-    from holdfast.storage.files import write_bytes
 
     rows = read_pairs(file, text_column=text_column, label_column=label_column)
     if rows[0].split is not None:
@@ -205,25 +205,19 @@ def evaluate(
     if strange := sorted({label for label, *_ in found.rows} - {*learner.classes_}):
         say(f"note: {len(strange)} labels of the file were never learnt, such as {strange[0]!r}")
     say(f"macro-F1 {100 * found.score:.2f}")
-    write_bytes(picture, confusion(found.labels, found.confusion).encode())
-    say(f"confusion matrix: {picture}")
+    if page is not None:
+        from holdfast.report.evaluation import write_evaluation
+
+        write_evaluation(page, found, about=f"{state} tested on {file}, {len(rows)} sentences")
+        say(f"page: {page}")
 
 
-def inspect(
-    state: State,
-    picture: Annotated[Path | None, typer.Option(help="Draw what each layer holds fast to, as SVG.")] = None,
-) -> None:
-    """Show what STATE knows: labels, lessons, sizes, generations, and what its weights hold fast to."""
+def inspect(state: State) -> None:
+    """Show the labels, lessons, sizes and generations of STATE, and how strongly it protects each layer."""
     start_torch(1)
     from holdfast.app.state_view import held_fast, print_state
-    from holdfast.report.pictures import layers
-    from holdfast.storage.files import write_bytes
 
-    held = held_fast(state)
-    print_state(console, state, held)
-    if picture is not None:
-        write_bytes(picture, layers(held).encode())
-        say(f"picture: {picture}")
+    print_state(console, state, held_fast(state))
 
 
 def rollback(

@@ -1,4 +1,4 @@
-"""A table once, written as HTML, Markdown, CSV, LaTeX or on a terminal."""
+"""Tables, and how they are written as Markdown, CSV, LaTeX or on a terminal. The templates write HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
-from urllib.parse import quote
 
 from rich.console import Console
 from rich.markup import escape as escape_markup
@@ -55,35 +54,6 @@ def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
     known = sorted({round(100 * value, 2) for value in values if value is not None}, reverse=high)
     names: dict[float, Rank] = dict(zip(known, ("best", "second"), strict=False)) if len(known) > 1 else {}
     return ["" if value is None else names.get(round(100 * value, 2), "") for value in values]
-
-
-def html(table: Table, *, headed: bool = True) -> str:
-    """As a part of a page; a number is linked to its record, or tells the records it is the mean of."""
-    title = f"<h3>{escape(table.title.rpartition(': ')[2])}</h3>" if headed else ""
-    head = "".join(
-        f"<th{' class=name' if i < table.naming else ''}>{escape(name)}</th>"
-        for i, name in enumerate(table.columns)
-    )
-    rows = "".join(
-        f"<tr>{''.join(_html_cell(table, i, cell) for i, cell in enumerate(row))}</tr>" for row in table.rows
-    )
-    note = f"<p class=note>{escape(table.note)}</p>" if table.note else ""
-    return (
-        f"{title}<div class=wide id='{escape(table.name)}'>"
-        f"<table class='numbers{' words' if table.words else ''}'>"
-        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{note}"
-    )
-
-
-def _html_cell(table: Table, column: int, cell: Cell) -> str:
-    text = escape(cell.text)
-    if len(cell.records) == 1:
-        text = f"<a href='{quote(cell.records[0])}.json'>{text}</a>"
-    elif cell.records:
-        names = escape(" ".join(cell.records))
-        text = f"<a href='#{escape(table.records)}' title='from the records {names}'>{text}</a>"
-    text = {"best": f"<b>{text}</b>", "second": f"<u>{text}</u>", "": text}[cell.rank]
-    return f"<th>{text}</th>" if column < table.naming else f"<td>{text}</td>"
 
 
 def markdown(table: Table) -> str:

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import count, pairwise
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from holdfast.bench.records import Record
 from holdfast.report.figures import PALETTE, Figure
-from holdfast.report.page import assemble, figure_html
-from holdfast.report.tables import Cell, Table, html, markdown
+from holdfast.report.page import write_simple_page
+from holdfast.report.tables import Cell, Table, markdown
 from holdfast.report.write import write_tables
 from holdfast.storage.files import write_text
 from holdfast.studies.lm_plan import HARM, LMSpec, Stage, StudyPlan, follow, loss, study
@@ -80,21 +80,22 @@ def write_study(
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
     more = (compared(found), correlations(found), made_of(found))
     tables += [table for table in more if table.rows]
-    numbers = count(1)
-    drawn = "".join(figure_html(figure, numbers) for figure in (frontier(found), strengths(found)) if figure)
-    subtitle = (
-        "Test loss per output token, in nats: lower is better. All choices were made on validation items."
-    )
-    lines = [f"{name}: {value:g}" for name, value in found.choices.items()]
+    figures = [figure for figure in (frontier(found), strengths(found)) if figure is not None]
+    choices = [f"{name}: {value:g}" for name, value in found.choices.items()]
     asked = {_key(trial.spec()): found.record(trial) for trial in found.trials}
     left = sum(record is None for record in asked.values())
-    if left:
-        lines.append(f"{left} of {len(asked)} trainings are missing")
-    top = f"<p{' class=missing' if left else ''}>{', '.join(lines)}</p>"
-    body = f"<section><div class=figures>{drawn}</div>{''.join(map(html, tables))}</section>"
+    missing = f"{left} of {len(asked)} trainings are missing" if left else ""
     write_tables(directory, "lm-", tables)
-    write_text(directory / "report.md", "\n".join([*lines, "", *map(markdown, tables)]))
-    return assemble(directory / "report.html", subtitle, top, body)
+    notes = [*choices, missing] if missing else choices
+    write_text(directory / "report.md", "\n".join([*notes, "", *map(markdown, tables)]))
+    return write_simple_page(
+        directory / "report.html",
+        about="Test loss per output token, in nats: lower is better. All choices were made on validation items.",
+        note=", ".join(choices),
+        missing=missing,
+        figures=figures,
+        tables=tables,
+    )
 
 
 def losses(found: StudyRecords, stage: Stage) -> Table:

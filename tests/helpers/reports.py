@@ -51,8 +51,11 @@ def tables_of(folder: Path) -> dict[str, Table]:
 
 
 def figure_of(page: Path, title: str) -> dict[str, Any]:
+    """Return the data and layout of the figure with this title."""
     found = re.search(
-        rf"{re.escape(title)}(?:</a>)?</figcaption>.*?id=f\d+>(.*?)</script>", page.read_text(), re.S
+        rf"{re.escape(title)}(?:</a>)?</figcaption>.*?application/json\">(.*?)</script>",
+        page.read_text(),
+        re.S,
     )
     assert found is not None, title
     content: dict[str, Any] = json.loads(found[1])

@@ -1,29 +1,26 @@
-"""The page in a real browser, if there is one: it draws, says nothing odd, asks nothing of the network."""
+"""The page in a real browser: it draws every figure, reports no error and sends no request."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from helpers.browser import CHROMIUM, browser
+from helpers.browser import CHROMIUM, browser_page
 from helpers.records_by_hand import joint, matrix
 from helpers.reports import put, spec
+from playwright.sync_api import expect
 
+from holdfast.everyday.jobs import Evaluation
+from holdfast.report.evaluation import write_evaluation
 from holdfast.studies.views import write_report
 
 SPREAD = {"encoder.layer.0.adapter.down.weight": {"bins": [1] * 20, "mean": 0.5, "tau": 0.4}}
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium"),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
 ]
-FIGURES = "document.querySelectorAll('.plot').length"
-DRAWN = "document.querySelectorAll('.plot[data-drawn]').length"
-SCROLL_TO_THE_END = """(() => {
-  const next = document.querySelector('.plot:not([data-drawn])');
-  next?.scrollIntoView();
-  return next === null;
-})()"""
-OPEN_FOLDS = "document.querySelectorAll('details').forEach(fold => { fold.open = true; })"
+FIGURES, DRAWN = ".plot", ".plot[data-drawn]"
 INK = "getComputedStyle(document.body).color"
 
 
@@ -35,31 +32,41 @@ def page_of_two_orders(folder: Path) -> Path:
     return write_report(folder).page
 
 
-def test_a_reader_sees_every_figure_and_no_complaint(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
+def test_a_reader_sees_every_figure_and_no_complaint(tmp_path: Path, width: int, dark: bool) -> None:
     written = page_of_two_orders(tmp_path)
-    inks = {}
-    with browser(tmp_path / "profile") as page:
-        for width, dark in [(1280, False), (1280, True), (400, False)]:
-            page.show(written, width, dark)
-            page.evaluate(OPEN_FOLDS)
-            figures = page.evaluate(FIGURES)
-            assert figures == written.read_text().count("data-figure=") > 4
-            page.wait_for(SCROLL_TO_THE_END)
-            assert page.evaluate(DRAWN) == figures
-            assert page.evaluate("document.querySelectorAll('.plot svg').length") >= figures
-            assert "60.0" in page.evaluate("document.body.innerText")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-            inks[width, dark] = page.evaluate(INK)
-        assert page.complaints == []
-        assert [url for url in page.requests if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert inks[1280, True] != inks[1280, False] == inks[400, False], "dark is dark"
+    with browser_page(width=width, dark=dark) as (page, complaints):
+        page.goto(written.as_uri())
+        page.locator("details").evaluate_all("folds => folds.forEach(fold => { fold.open = true; })")
+        assert page.locator(FIGURES).count() > 4
+        for figure in page.locator(FIGURES).all():
+            figure.scroll_into_view_if_needed()
+            expect(figure.locator("svg").first).to_be_visible()
+        assert page.locator(DRAWN).count() == page.locator(FIGURES).count()
+        expect(page.locator("body")).to_contain_text("60.0")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
+        light = sum(map(int, re.findall(r"\d+", page.evaluate(INK)))) > 3 * 128
+        assert light == dark, "light text on a dark page and the reverse"
+        assert complaints == []
 
 
 def test_figures_never_scrolled_to_are_drawn_for_the_printer(tmp_path: Path) -> None:
     written = page_of_two_orders(tmp_path)
-    with browser(tmp_path / "profile") as page:
-        page.show(written, 1280, dark=False)
-        assert page.evaluate(DRAWN) < page.evaluate(FIGURES)
-        assert len(page.call("Page.printToPDF")["data"]) > 10_000
-        assert page.evaluate(DRAWN) == page.evaluate(FIGURES)
-        assert page.complaints == []
+    with browser_page() as (page, complaints):
+        page.goto(written.as_uri())
+        assert page.locator(DRAWN).count() < page.locator(FIGURES).count()
+        assert len(page.pdf()) > 10_000
+        assert page.locator(DRAWN).count() == page.locator(FIGURES).count()
+        assert complaints == []
+
+
+def test_the_page_of_an_evaluation_draws_its_matrix(tmp_path: Path) -> None:
+    found = Evaluation(
+        0.75, [("<i>on", 0.5, 1.0, 0.67, 4), ("off", 1.0, 0.5, 0.67, 4)], ["<i>on", "off"], [[4, 0], [2, 2]]
+    )
+    written = write_evaluation(tmp_path / "eval.html", found, about="a test")
+    with browser_page() as (page, complaints):
+        page.goto(written.as_uri())
+        expect(page.locator(".plot .xtick text").first).to_have_text("<i>on")
+        expect(page.locator("td").nth(0)).to_have_text("50.0")
+        assert complaints == []

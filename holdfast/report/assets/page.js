@@ -1,4 +1,4 @@
-// Draws a figure when it comes into view or the page is printed, in the page's colours, and again when those change.
+// Draw each figure when it comes into view or the page is printed; draw it again when the colour scheme changes.
 (() => {
   const value = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const themed = layout => {
@@ -15,7 +15,7 @@
   };
   const resized = new ResizeObserver(entries => entries.forEach(entry => Plotly.Plots.resize(entry.target)));
   const draw = place => {
-    const figure = JSON.parse(document.getElementById(place.dataset.figure).textContent);
+    const figure = JSON.parse(place.nextElementSibling.textContent);
     Plotly.react(place, figure.data, themed(figure.layout), { displayModeBar: false });
     place.dataset.drawn = "yes";
     resized.observe(place);
@@ -24,7 +24,7 @@
     for (const entry of entries) if (entry.isIntersecting && !entry.target.dataset.drawn) draw(entry.target);
   }, { rootMargin: "300px" });
   document.querySelectorAll(".plot").forEach(place => watcher.observe(place));
-  // Paper has no scrolling and no folds to open.
+  // A printed page shows everything.
   addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach(fold => { fold.open = true; });
     document.querySelectorAll(".plot:not([data-drawn])").forEach(draw);
