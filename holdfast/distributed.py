@@ -1,7 +1,7 @@
-"""Sums over processes: the little that several processes must agree on.
+"""Sums over processes.
 
 Loss normalisers and importances are added up as sums and counts, so that any number of processes gives the
-numbers of one.
+same numbers as one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from torch import Tensor
 
 
 def processes() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this one is."""
+    """Return the rank of this process."""
     return dist.get_rank() if processes() > 1 else 0
 
 
 def total(value: Tensor) -> Tensor:
-    """The sum of a tensor over all processes (itself when there is one)."""
+    """Return the sum of a tensor over all processes; the tensor itself if there is only one."""
     if processes() == 1:
         return value
     value = value.detach().clone()
@@ -32,5 +32,5 @@ def total(value: Tensor) -> Tensor:
 
 
 def share(indices: Sequence[int]) -> Sequence[int]:
-    """This process's part of a batch: every sample goes to exactly one process."""
+    """Return this process's part of a batch: every sample goes to exactly one process."""
     return indices[rank() :: processes()]

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 
 class Progress:
-    """Listens to a learner at work."""
+    """Listener for the events of a learner at work."""
 
     def plan(self, tasks: int) -> None:
-        """How many tasks there will be."""
+        """Called with the number of tasks."""
 
     def task(self, number: int, name: str) -> None:
-        """A task begins."""
+        """Called when a task begins."""
 
     def trial(self, number: int, what: str) -> None:
-        """A training begins."""
+        """Called when a training begins."""
 
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
-        """An epoch of it ended."""
+        """Called when an epoch of the training has ended."""
 
     def looked(self, done: int, total: int) -> None:
-        """So many of the sentences have been looked at (or predicted)."""
+        """Called when `done` of `total` sentences have been embedded or predicted."""
 
     def scored(self, score: float, reused: bool) -> None:
-        """The training ended (or was found finished) with this validation score."""
+        """Called when a training has ended, or was found finished, with its validation score."""
 
     def tested(self, row: list[float | None]) -> None:
-        """A task was learnt; the test scores of all so far. For logs: nothing may decide by them."""
+        """Called after a task with the test scores of all tasks so far; for logs, never for decisions."""
 
     def note(self, text: str) -> None:
-        """Something worth a line of its own."""
+        """Called with a message for the user."""

@@ -1,4 +1,4 @@
-"""Fields of dataclasses that users set: typed, documented, bounded; from text, and JSON in and out."""
+"""Dataclass fields that users set: typed, documented and bounded; conversion from text and JSON."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ def setting(
     most: float | None = None,
     below: float | None = None,
 ) -> Any:
-    """A field with the help that the command line and the docs print, and the bounds of its value.
+    """Declare a field with its help, for the command line and the docs, and the bounds of its value.
 
-    In a list they are those of each number.
+    In a tuple the bounds apply to each number.
     """
     bounds = {"least": least, "above": above, "most": most, "below": below}
     return field(default=default, metadata={"help": help} | bounds)
 
 
 def parse(owner: type, name: str, text: str) -> Any:
-    """The value of a dataclass field from what a user typed."""
+    """Return the value of a dataclass field from the text that a user typed."""
     with suppress(ValueError):
         value = _parse(_hints(owner)[name], text)
         if _fits(owner, name, value):
@@ -53,7 +53,7 @@ def parse(owner: type, name: str, text: str) -> Any:
 
 
 def check(owner: type, values: Mapping[str, Any]) -> None:
-    """Refuse values that fields cannot have: a typo in Python is told as one on the command line."""
+    """Refuse invalid values of fields, with the messages of the command line."""
     for name, value in values.items():
         if name not in (known := fields_of(owner)):
             raise HoldfastError(unknown(name, sorted(known), "setting"))
@@ -62,12 +62,12 @@ def check(owner: type, values: Mapping[str, Any]) -> None:
 
 
 def check_all(holder: Any) -> None:
-    """The same for all fields of an object."""
+    """Check all fields of an object."""
     check(type(holder), {name: getattr(holder, name) for name in fields_of(type(holder))})
 
 
 def _fits(owner: type, name: str, value: Any) -> bool:
-    """Whether a value is of the field's type and within its bounds."""
+    """Return whether a value has the field's type and is within its bounds."""
     bounds = [(BOUNDS[key][1], bound) for key, bound in _bounds(owner, name).items()]
     numbers = value if isinstance(value, tuple | list) else () if value is None else (value,)
     return _is(_hints(owner)[name], value) and all(
@@ -101,7 +101,7 @@ def _expected(owner: type, name: str) -> str:
 
 
 def parse_setting(item: str, *owners: type) -> tuple[str, Any]:
-    """The name and the value from `name=value`, a field of the first of these classes that has it."""
+    """Return name and value from `name=value`, a field of the first of these classes that has it."""
     name, equals, text = item.partition("=")
     owner = next((one for one in owners if name in fields_of(one)), None)
     if not equals or owner is None:
@@ -146,7 +146,7 @@ def _describe(hint: Any) -> str:
 
 
 def to_json(value: Any) -> Json:
-    """A value as JSON can hold it: infinity is the string "inf", no number is null, a tuple a list."""
+    """Return a value as JSON: infinity becomes the string "inf", NaN becomes null, a tuple a list."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf"
     if isinstance(value, tuple | list):
@@ -157,14 +157,14 @@ def to_json(value: Any) -> Json:
 
 
 def from_json(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass from their JSON."""
+    """Return the fields of a dataclass from their JSON."""
     hints = _hints(owner)
     return {name: value if hints.get(name) is str else _from_json(value) for name, value in values.items()}
 
 
 @functools.cache
 def _hints(owner: type) -> dict[str, Any]:
-    """The types of a dataclass's fields, read once: reading them takes longer than setting them."""
+    """Return the types of a dataclass's fields, cached because reading them is slow."""
     return get_type_hints(owner)
 
 
@@ -175,16 +175,16 @@ def _from_json(value: Any) -> Any:
 
 
 def unknown(word: str, known: list[str], kind: str) -> str:
-    """What to say about a name nobody knows: the nearest one, and all of them."""
+    """Return the message for an unknown name, with the nearest and all known ones."""
     return f"unknown {kind} {word!r}{did_you_mean(word, known)}; known: {', '.join(known)}"
 
 
 def fields_of(owner: type) -> dict[str, dataclasses.Field[Any]]:
-    """The fields a user may set, by name."""
+    """Return the fields that a user may set, by name."""
     return {f.name: f for f in dataclasses.fields(owner) if f.init and "help" in f.metadata}
 
 
 def check_word(word: str, choices: Any, kind: str) -> None:
-    """Refuse a word that is none of the choices of a `Literal`."""
+    """Refuse a word that is not a choice of a `Literal`."""
     if word not in (known := get_args(choices)):
         raise HoldfastError(unknown(str(word), list(known), kind))

@@ -1,4 +1,4 @@
-"""The fields of a run that belong to no method, and the presets that set them."""
+"""Settings of a run that belong to no method, and their presets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Literal, cast
 
 from holdfast.fields import check_all, check_word, setting
 
-MOST_THREADS = 4096  # a larger number is a typing error, and torch would try to start them
+MOST_THREADS = 4096  # a larger number is a typo, and torch would try to start that many
 PresetName = Literal["full", "small", "quick"]
 CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How everything is trained and searched, whether a study or what you teach day by day."""
+    """Settings of training and search, in studies and in everyday use."""
 
     def __post_init__(self) -> None:
         check_all(self)
@@ -27,22 +27,22 @@ class TrainingSettings:
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
-    max_length: int = setting(128, "tokens of a sentence that are read", least=3)
+    max_length: int = setting(128, "maximum number of tokens read per sentence", least=3)
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
     batch_size: int = setting(32, "sentences per optimiser step", least=1)
-    epochs: int = setting(50, "at most so many epochs per training", least=1)
+    epochs: int = setting(50, "maximum number of epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
     min_delta: float = setting(0.002, "gain in validation loss that resets patience", least=0)
     rates: tuple[float, ...] = setting(
         (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", least=0, below=math.inf
     )
     sgd_rates: tuple[float, ...] = setting(
-        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods that step as SGD", least=0, below=math.inf
+        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods with SGD-type steps", least=0, below=math.inf
     )
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
     lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j", above=0, below=1)
     lam_steps: int = setting(175, "steps of the lambda grid below its start", least=1)
-    lam_trials: int | None = setting(None, "at most so many trainings on the lambda grid", least=1)
+    lam_trials: int | None = setting(None, "maximum number of trainings on the lambda grid", least=1)
     loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
     lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j", above=1)
     lam_a_steps: int = setting(50, "points of the lambda_a grid", least=1)
@@ -51,16 +51,16 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings(TrainingSettings):
-    """One recipe for every method: training, search, and what a stream is made of."""
+    """All settings of a run, the same for every method: training, search, head and stream."""
 
     head: Literal["growing", "preallocated"] = setting(
-        "growing", "rows appear with labels, or all at the start"
+        "growing", "head rows appear with their labels, or all at the start"
     )
-    logits: Literal["seen", "all"] = setting("seen", "rows that importance and argmax look at")
+    logits: Literal["seen", "all"] = setting("seen", "head rows used by importance and argmax")
     text_column: str = setting("text", "column with the sentence, for a stream of your own files")
     label_column: str = setting("label", "column with the label, for a stream of your own files")
-    train_per_class: int | None = setting(None, "at most so many training sentences per class", least=1)
-    valid_per_class: int | None = setting(None, "at most so many validation sentences per class", least=1)
+    train_per_class: int | None = setting(None, "maximum training sentences per class", least=1)
+    valid_per_class: int | None = setting(None, "maximum validation sentences per class", least=1)
 
 
 _SMALL: dict[str, Any] = {
@@ -95,7 +95,7 @@ PRESETS: dict[PresetName, dict[str, Any]] = {
 
 
 def preset(name: str) -> Settings:
-    """The settings of a preset."""
+    """Return the settings of a preset."""
     check_word(name, PresetName, "preset")
     return Settings(**PRESETS[cast(PresetName, name)])
 

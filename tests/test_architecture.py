@@ -1,4 +1,4 @@
-"""The shape of the package: layers, no circles, shallow methods, one meaning per name, no unpickling."""
+"""The architecture of the package: layers, no import cycles, shallow methods, unique names, no unpickling."""
 
 import ast
 import importlib.util
@@ -8,7 +8,7 @@ from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 
 import pytest
-from conftest import ROOT, TESTS
+from helpers.paths import ROOT, TESTS
 
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method
@@ -52,18 +52,18 @@ def test_layers_import_only_from_those_below() -> None:
         if order.index(architecture.layer_of(other)) > order.index(architecture.layer_of(one))
     ]
     assert not wrong
-    assert not [one for one, other in EDGES if other == "holdfast"], "__init__ is for users"
+    assert not [one for one, other in EDGES if other == "holdfast"], "only users import from __init__"
 
 
 def test_imports_go_in_no_circle() -> None:
-    """Lazy imports and those under TYPE_CHECKING counted."""
+    """Lazy imports and those under TYPE_CHECKING count too."""
     graph = defaultdict(set)
     for one, other in EDGES:
         graph[one].add(other)
     try:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+        pytest.fail(f"an import cycle: {' -> '.join(error.args[1])}")
 
 
 def test_the_root_holds_foundations_only() -> None:
@@ -72,7 +72,7 @@ def test_the_root_holds_foundations_only() -> None:
 
 def test_the_picture_of_the_layers_is_current() -> None:
     text = architecture.PAGE.read_text()
-    assert text == architecture.page(text), "write it again: make docs"
+    assert text == architecture.page(text), "outdated, run `make docs`"
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -114,29 +114,31 @@ def test_commands_that_build_no_model_start_without_model_code() -> None:
     seen = f"import sys, {modules}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True)
     slow = {"transformers.modeling_utils", "torch._dynamo", "sklearn", "pandas"}
-    assert not slow & set(done.stdout.split()), "seconds, at every start"
+    assert not slow & set(done.stdout.split()), "these imports take seconds at every start"
 
 
-def test_no_test_imports_a_test() -> None:
-    """What tests share is in helpers/ or a conftest.py: a test may be renamed or deleted by itself."""
+def test_no_test_imports_a_test_or_a_conftest() -> None:
+    """Code that tests share belongs in helpers/."""
 
-    def tests_in(source: str) -> list[str]:
-        found = architecture.imports(source, known)
-        return sorted(name for name in found if name.rpartition(".")[2].startswith("test_"))
+    def refused(source: str) -> list[str]:
+        names = architecture.imports(source, known)
+        return sorted(name for name in names if name.rpartition(".")[2].startswith(("test_", "conftest")))
 
     files = sorted(TESTS.rglob("*.py"))
     parts = [path.relative_to(TESTS).with_suffix("").parts for path in files]
     known = dict.fromkeys(".".join(part) for part in parts)
-    assert "bench.test_run" in known
+    assert {"bench.test_run", "bench.conftest", "conftest"} <= known.keys()
     for source in ("import test_run", "from test_run import spec", "from bench import test_run"):
-        assert tests_in(source), source
-    assert not tests_in("from helpers.runs import spec")
-    wrong = {str(path.relative_to(TESTS)): tests_in(path.read_text()) for path in files}
+        assert refused(source), source
+    for source in ("import conftest", "from conftest import small", "from bench import conftest"):
+        assert refused(source), source
+    assert not refused("from helpers.runs import spec")
+    wrong = {str(path.relative_to(TESTS)): refused(path.read_text()) for path in files}
     assert not {path: names for path, names in wrong.items() if names}
 
 
 def test_nothing_unpickles() -> None:
-    # loading a state never runs code
+    # Loading a state never runs code.
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import | ast.ImportFrom):

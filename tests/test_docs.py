@@ -1,4 +1,4 @@
-"""Pages that are written by the code stay equal to it, and code that is printed runs."""
+"""Generated pages are current, and the code in the documentation runs."""
 
 import importlib
 import os
@@ -9,7 +9,9 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, class_stream, make_learner, small
+from helpers.learners import make_learner
+from helpers.paths import ROOT
+from helpers.toys import class_stream, small
 from typer.main import get_command
 
 from holdfast.app.main import app
@@ -22,12 +24,12 @@ from holdfast.studies.views import write_report
 
 def test_the_page_of_methods_is_current():
     page = (ROOT / "docs" / "methods.md").read_text()
-    assert page == methods_page(), "write it again: make docs"
+    assert page == methods_page(), "outdated, run `make docs`"
 
 
 def test_the_page_of_commands_is_current():
     written = runpy.run_path(str(ROOT / "docs" / "cli.py"))
-    assert (ROOT / "docs" / "cli.md").read_text() == written["page"](), "write it again: make docs"
+    assert (ROOT / "docs" / "cli.md").read_text() == written["page"](), "outdated, run `make docs`"
 
 
 def test_the_page_names_every_method_with_its_paper_and_hyper_parameters():
@@ -63,7 +65,7 @@ def test_the_example_of_a_method_holds_the_faster_the_stronger(one_layer, tmp_pa
 
 
 def test_the_example_of_a_method_keeps_the_contract(tmp_path):
-    """The file, the import and the line in METHODS, and nothing else: the contract suite finds it."""
+    """With only the file, the import and the line in METHODS, the contract suite finds it."""
     shutil.copytree(ROOT / "holdfast", tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
     methods = tmp_path / "holdfast" / "methods"
     (methods / "l2.py").write_text(EXAMPLE)
@@ -74,7 +76,7 @@ def test_the_example_of_a_method_keeps_the_contract(tmp_path):
     unneeded = shutil.ignore_patterns("__pycache__", "frozen")
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=unneeded)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "slow or not slow", "-k", "l2"]
+    words = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "slow or not slow", "-k", "l2"]
     done = subprocess.run(
         [*words, "tests/contract"],
         cwd=tmp_path,
@@ -85,11 +87,11 @@ def test_the_example_of_a_method_keeps_the_contract(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     found = re.search(r"(\d+) passed", done.stdout)
     assert found is not None
-    assert int(found[1]) > 20, "the suite has seen it"
+    assert int(found[1]) > 20, "the suite must have tested it"
 
 
 def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):
-    """The main tables on the page are what `holdfast report results/small` writes, but for line breaks."""
+    """The main tables on the page are those of `holdfast report results/small`, except for line breaks."""
     shutil.copytree(ROOT / "results" / "small", tmp_path / "small", ignore=shutil.ignore_patterns(".trials"))
     page = " ".join((ROOT / "docs" / "results.md").read_text().split())
     shown = [
@@ -101,7 +103,7 @@ def test_the_tables_of_the_results_are_those_of_the_records(tmp_path):
     ]
     assert len(shown) == 12
     for table in shown:
-        assert " ".join(markdown(table).split()) in page, f"{table.title}: make docs"
+        assert " ".join(markdown(table).split()) in page, f"{table.title}: outdated, run `make docs`"
 
 
 COMMAND = re.compile(r"(?:^|[`;&]|do|-m)\s*holdfast ([a-z](?:\\\n|[^`\n])*)", re.MULTILINE)
@@ -109,12 +111,12 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 
 
 def commands(text: str) -> list[list[str]]:
-    """The words of every holdfast command in a page; what is explained after two spaces is left out."""
+    """Return the words of every holdfast command in a page, without explanations after several spaces."""
     found = []
     for match in COMMAND.finditer(text):
         line = match[1].replace("\\\n", " ").partition("#")[0].partition("&&")[0].partition(";")[0]
         if "|" in line or "..." in line or "…" in line:
-            continue  # a list of commands, or a part of one
+            continue  # a list of commands or a part of a command
         plain = re.sub(r"(?<=[A-Z]) {3,}.*|\$method|\$order", lambda m: "la" if "$" in m[0] else "", line)
         found.append(plain.split())
     return found
@@ -129,7 +131,7 @@ def test_commands_are_found_in_a_page():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_of_the_docs_is_understood(page):
-    """The command line takes its words: the command, every option, the type of every value."""
+    """The command line accepts the command, all options and the types of their values."""
     for words in commands(page.read_text()):
         command, rest = get_command(app), list(words)
         while hasattr(command, "commands") and rest:

@@ -1,4 +1,4 @@
-"""Settings and hyper-parameters: from what a user types, to JSON and back."""
+"""Settings and hyper-parameters: parsing user input, and conversion to JSON and back."""
 
 import dataclasses
 import json
@@ -86,7 +86,7 @@ def test_parse_refuses_in_one_line(name: str, text: str, expected: str) -> None:
 
 
 def samples(hint: Any) -> list[Any]:
-    """Values a field of this type may have."""
+    """Return a strategy for the values of a field of this type."""
     options = get_args(hint)
     if get_origin(hint) is Literal:
         return list(options)
@@ -99,7 +99,7 @@ def samples(hint: Any) -> list[Any]:
 
 
 def outside(bounds: Any, value: Any) -> bool:
-    """Whether a value, or one of several, is beyond a bound of its field."""
+    """Return whether a value, or one of several, is outside the bounds of its field."""
     return any(
         (bounds["least"] is not None and number < bounds["least"])
         or (bounds["above"] is not None and number <= bounds["above"])
@@ -160,7 +160,7 @@ def test_every_field_goes_through_json_and_through_text(owner: type, name: str) 
 
 
 def test_the_fields_of_the_run_and_of_every_method_are_disjoint() -> None:
-    # `--set name=value` has to mean one thing
+    # `--set name=value` must be unambiguous
     for method in METHODS.values():
         assert not fields_of(Settings).keys() & fields_of(method).keys()
 

@@ -1,1 +1,1 @@
-"""The command line: commands, progress on screen, and what they print."""
+"""The command line: commands, progress display and output."""

@@ -65,7 +65,7 @@ def bench(
     if not suite or out is None:
         raise HoldfastError("give a suite and --out, a folder for its records; --list shows the suites")
     if engine == "ray" and jobs:
-        raise HoldfastError("--jobs is for --engine local; a Ray cluster fills its own processors")
+        raise HoldfastError("--jobs is for --engine local; omit it, Ray uses all CPUs of its cluster")
     if engine == "local" and address:
         raise HoldfastError("--address is for a Ray cluster; add --engine ray")
     check_tracker(track)

@@ -220,7 +220,7 @@ def study(
 
 def _first(items: list[Any], count: int) -> list[Any]:
     if count > len(items):
-        raise HoldfastError(f"--shots {count}: there are {len(items)} solved examples")
+        raise HoldfastError(f"--shots {count}: only {len(items)} solved examples exist; lower it")
     return items[:count]
 
 

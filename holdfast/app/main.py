@@ -50,12 +50,12 @@ def _anywhere(
     """Options of every command."""
 
 
-# Typer has its own copy of Click, whose base of all usage errors has no public name.
+# Typer has its own copy of Click, whose base class of usage errors has no public name.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 
 def main() -> None:
-    """Run the command line. A mistake of the user is one line on stderr and exit code 2."""
+    """Run the command line. A user error prints one line on stderr and exits with code 2."""
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
@@ -64,7 +64,7 @@ def main() -> None:
             _fail(message)
     except HoldfastError as error:
         _fail(str(error))
-    except BrokenPipeError:  # the reader of our output has closed it
+    except BrokenPipeError:  # the reader of the output has closed it
         os._exit(0)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

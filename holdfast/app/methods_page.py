@@ -1,4 +1,4 @@
-"""docs/methods.md, written from the classes themselves."""
+"""The page docs/methods.md, generated from the method classes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ HEAD = """# The methods
 Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps them equal.
 
 z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
-early stopping. "Keeps" is what survives a task beside the weights; it may grow with the labels, never with
-the number of tasks. In the methods with `slda` z are sentence vectors, d of them, and Z their matrix.
+early stopping. "Keeps" lists what is stored after a task besides the weights; it may grow with the labels,
+never with the number of tasks. In the methods with `slda`, z are sentence vectors of width d, Z their matrix.
 """
 
 COSTS = """## Passes over the data
 
-Two tasks of b1 and b2 batches, the chosen trainings only (the search apart, validation not counted). A pass
-is a forward through a batch, with or without a backward; the first column is the paper's formula (its table
-"Computation cost"), or the like of it for a method it does not have. `tests/methods/test_cost.py`
-counts both columns in real runs; a record has the counts in `passes.chosen`.
+For two tasks of b1 and b2 batches, counting only the chosen trainings, without search and validation. A pass
+is a forward pass through a batch, with or without a backward pass. The first column is the formula of the
+paper's table "Computation cost", or its analogue for methods that are not in the paper.
+`tests/methods/test_cost.py` counts both columns in real runs; a record has the counts in `passes.chosen`.
 
 | method | two tasks | beyond the paper |
 |---|---|---|
@@ -32,16 +32,16 @@ counts both columns in real runs; a record has the counts in `passes.chosen`.
 
 SETTINGS = """## Fields of every run
 
-What `--set` takes beside the hyper-parameters of a method. `learn` takes those about training, in the
-preset `small` on all of its data.
+`--set` accepts these besides the hyper-parameters of a method. `learn` accepts those about training; it uses
+the preset `small`, but all of its data.
 
-| field | full | small | quick | what |
+| field | full | small | quick | description |
 |---|---|---|---|---|
 """
 
 
 def methods_page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     costs = {name: method.facts() for name, method in METHODS.items()}
     rows = [f"| `{name}` | {cost['Two tasks']} | {cost['Extras']} |" for name, cost in costs.items()]
     entries = "\n".join(_entry(name, method) for name, method in METHODS.items())
@@ -49,7 +49,7 @@ def methods_page() -> str:
 
 
 def _settings() -> str:
-    """The fields that belong to no method, as the presets have them."""
+    """Return a table of the fields that belong to no method, with their values in each preset."""
     known = {name: preset(name) for name in PRESETS}
     return "\n".join(
         f"| `{field.name}` | "
@@ -72,7 +72,7 @@ def _entry(name: str, method: type[Method]) -> str:
     if method.reduces_to_seq is not True:
         facts["Not equal to `seq` when switched off"] = str(method.reduces_to_seq)
     lines += [f"- {title}: {text}" for title, text in facts.items()]
-    lines += ["", "| hyper-parameter | default | what |", "|---|---|---|"]
+    lines += ["", "| hyper-parameter | default | description |", "|---|---|---|"]
     for field in method.hyper_parameters().values():
         lines.append(f"| `{field.name}` | {_default(field.default)} | {field.metadata['help']} |")
     return "\n".join(lines) + "\n"

@@ -112,13 +112,13 @@ def learn(
 def _say_learnt(state: Path, learnt: Any) -> None:
     entry, learner = learnt.learner.history[-1], learnt.learner
     parts = [f"{len(learnt.new)} new labels"] if learnt.new else []
-    parts += [f"more of {len(learnt.more)} known ones"] if learnt.more else []
+    parts += [f"more examples of {len(learnt.more)} known labels"] if learnt.more else []
     say(f"learnt {entry['sentences']} sentences: {' and '.join(parts)}; {len(learner.classes_)} labels known")
     if entry["score"] is not None:
         say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
     before, after = learnt.lesson.known
     if before is not None and after is not None:
-        say(f"  of labels it knew: {100 * before:.1f} before, {100 * after:.1f} after")
+        say(f"  of known labels: {100 * before:.1f} before, {100 * after:.1f} after")
     if entry.get("drift") is not None:
         drift = f"features moved by {100 * entry['drift']:.1f} %" if entry["drift"] else "unchanged"
         say(f"encoder: {drift}")
@@ -177,9 +177,7 @@ def evaluate(
     file: File,
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
-    page: Annotated[
-        Path | None, typer.Option(help="HTML page to write, with the confusion matrix.")
-    ] = None,
+    page: Annotated[Path | None, typer.Option(help="HTML page to write, with the confusion matrix.")] = None,
     threads: Threads = None,
 ) -> None:
     """Test STATE on FILE: macro-F1, and precision, recall and F1 of every label."""
@@ -238,7 +236,7 @@ def forget_label(
     label: Annotated[str, typer.Argument(help="The label to remove.")],
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="Generations to keep; with 1, none that knows the label remains."),
+        typer.Option(min=1, help="Generations to keep; 1 deletes all that still know the label."),
     ] = None,
     threads: Threads = None,
 ) -> None:
@@ -253,5 +251,5 @@ def forget_label(
     else:
         say(f"{label!r} is forgotten, as if it had never been learnt")
     older = len(Store(state).generations) - 1
-    knows = f"; {older} older ones still know it until they are dropped (--keep 1)" if older else ""
+    knows = f"; {older} older ones still know it; --keep 1 deletes them" if older else ""
     say(f"{state}: generation {generation}{knows}")

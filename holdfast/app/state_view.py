@@ -17,7 +17,7 @@ Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), r
 
 
 def held_fast(path: Path) -> Held:
-    """The mean importance of each layer for what was learnt, and ρ of the latest lesson that measured it."""
+    """Return the mean importance of each layer, and ρ of the latest lesson that measured it."""
     tensors, meta = Store(path).load()
     origin_of(meta, path)
     sums: dict[str, list[float]] = {}
@@ -33,7 +33,7 @@ def held_fast(path: Path) -> Held:
 
 
 def print_state(console: Console, path: Path, held: Held) -> None:
-    """Labels, lessons, sizes and generations."""
+    """Print the labels, lessons, sizes and generations of a state, and the importance of its layers."""
     store, meta = Store(path), Store(path).meta()
     origin, learner = origin_of(meta, path), meta["learner"]
     console.print(
@@ -55,14 +55,12 @@ def print_state(console: Console, path: Path, held: Held) -> None:
     console.print("labels: " + escape(", ".join(learner["seen"])), soft_wrap=True, highlight=False)
     sizes = Table("generation", "MB", "", box=None)
     for number in store.generations:
-        with suppress(OSError):  # a writer may be dropping it
+        with suppress(OSError):  # another process may be deleting it
             size = sum(file.stat().st_size for file in store.path(number).glob("*"))
             sizes.add_row(str(number), f"{size / 2**20:.1f}", "current" if number == store.current else "")
     console.print(sizes)
     if not held:
-        console.print(
-            "the weights hold fast to nothing: the encoder is as it came, what was learnt is in the head"
-        )
+        console.print("no weights are protected: no importance is stored")
     for layer, (share, rho) in held.items():
         bar = "█" * round(30 * share)
         relative = "" if rho is None else f"  ρ {rho:.2f}"

@@ -1,4 +1,4 @@
-"""Makes the records of a suite that are missing, shows how far it is, and leaves the others alone."""
+"""Run a suite: make the records that are missing, and show the progress."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from holdfast.storage.files import locked, read_json, shared, write_json
 
 
 class Titled(Protocol):
-    """The spec of a run, of whatever kind, as a person sees it."""
+    """The spec of any kind of run, as a progress display needs it."""
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short name of the run."""
 
     @property
     def like(self) -> str:
-        """The same for runs that take about as long."""
+        """A key that runs of similar duration share."""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A run to make: its spec, the job that makes it, and the file of its record."""
+    """A run without a record: its spec, the job that makes the record, and the record's path."""
 
     spec: Titled
     job: Job
@@ -43,24 +43,24 @@ class Missing:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that could not be made, and why."""
+    """A failed run, and the reason."""
 
     spec: Titled
     why: str
 
 
 class SuiteProgress(Protocol):
-    """Listens to runs being made."""
+    """A listener to the runs of a suite."""
 
     def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
-        """Take note of the runs to make, and of the seconds that runs alike have taken."""
+        """Receive the runs to make, and the seconds that similar runs took, by `Titled.like`."""
 
     def event(self, number: int, event: Event, record: Record | None) -> None:
-        """Take note of what happened to a missing run; its record comes with its end."""
+        """Receive an event of a missing run. The record comes with the event "done"."""
 
 
 BoardMaker = Callable[[int, int], AbstractContextManager[SuiteProgress]]
-"""Given how many runs there are in all and how many go on at once."""
+"""Makes the display, from the total number of runs and the number of parallel runs."""
 
 
 def bench(
@@ -72,10 +72,10 @@ def bench(
     data_dir: Path | None = None,
     track: str | None = None,
 ) -> list[Failure]:
-    """Run what is missing; the failures that are left."""
+    """Make the missing records of a suite; return the failures."""
     check_data(suite, data_dir)
     failures: list[Failure] = []
-    # Once: a user's files, by which a run is named, may be edited while it goes on.
+    # Computed once: the digest depends on the user's files, which may be edited during the run.
     records = [out / f"{spec.digest()}.json" for spec in suite.specs]
     with shared(out / ".trials") as last:
         _keep_manifest(suite, out)
@@ -98,7 +98,7 @@ def make(
     board: BoardMaker,
     known: Sequence[tuple[str, float]] = (),
 ) -> list[Failure]:
-    """Make the records of these runs, of so many in all; the failures. `known` are seconds of runs alike."""
+    """Make the records of the missing runs; return the failures. `known` are the times of finished runs."""
     if not missing:
         return []
     failures: list[Failure] = []
@@ -115,27 +115,27 @@ def make(
 
 
 def _tidy(out: Path) -> None:
-    """What runs have shared serves nobody any more, nor what one left that was killed at its very end."""
+    """Delete trainings shared between runs, workspaces of finished runs, and partly written files."""
     for path in (out / ".trials").glob("*"):
         if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
-    for half in out.glob(".*.json.*.tmp"):  # a kill came while a record was written, which is there by now
+    for half in out.glob(".*.json.*.tmp"):  # the process was killed while it wrote a record
         if (out / half.name[1:].rsplit(".", 2)[0]).exists():
             half.unlink(missing_ok=True)
     (out / ".trials" / ".users").unlink(missing_ok=True)
 
 
 def _manifests(out: Path) -> Path:
-    """What is locked while a manifest is written."""
+    """Return the folder that is locked while a manifest is written."""
     return out / ".trials" / "manifests"
 
 
 def _ended(event: Event, path: Path) -> tuple[Event, Any]:
-    """What happened to a run, and its record where that is its end; one that is not there is a failure."""
+    """Return the event, with the record if the run is done; turn a missing record into a failure."""
     if event["kind"] != "done":
         return event, None
     if not path.exists():
-        return {"kind": "failed", "why": f"left no {path.name}; were its files edited meanwhile?"}, None
+        return {"kind": "failed", "why": f"wrote no {path.name}; were its files edited during the run?"}, None
     try:
         return event, read_json(path)
     except HoldfastError as error:
@@ -143,20 +143,20 @@ def _ended(event: Event, path: Path) -> tuple[Event, Any]:
 
 
 def _absolute(path: Path | None) -> str | None:
-    """A worker may be at home in another folder."""
+    """Return an absolute path: a worker may run in another folder."""
     return None if path is None else str(path.resolve())
 
 
 def _keep_manifest(suite: Suite, out: Path) -> None:
-    """Note which runs there should be, beside those that were asked for under this name before."""
+    """Write the list of wanted runs, keeping those of earlier calls under the same suite name."""
     path, manifest = out / f"{suite.name}.suite.json", suite.manifest()
-    with locked(_manifests(out), patience=10.0):  # others may be at the same suite
+    with locked(_manifests(out), patience=10.0):  # other processes may run the same suite
         if path.exists():
             with suppress(HoldfastError, KeyError, TypeError):
-                # The same run under another digest is of a user's files as they were before.
+                # The same spec under another digest belongs to an earlier version of the user's files.
                 asked = [run["spec"] for run in manifest["runs"]]
                 before = [run for run in read_json(path)["runs"] if run["spec"] not in asked]
-                # What a suite no longer names, and nobody has made, is not wanted any more.
+                # Drop runs that the suite no longer names and that have no record.
                 manifest["runs"] += [
                     run for run in before if suite.narrowed or (out / f"{run['digest']}.json").exists()
                 ]
@@ -164,17 +164,17 @@ def _keep_manifest(suite: Suite, out: Path) -> None:
 
 
 def check_data(suite: Suite, data_dir: Path | None) -> None:
-    """Read every stream once, and the names of models: what is missing is said before hours of work."""
+    """Check every model name and read every stream once, so that errors appear before hours of work."""
     for model in {spec.model for spec in suite.specs}:
         check_model_name(model)
     for spec in {_read_by(spec): spec for spec in suite.specs}.values():
         stream = spec.load_stream(data_dir)
         if spec.tasks is not None and spec.tasks > len(stream):
-            raise HoldfastError(f"{spec.stream} has {len(stream)} tasks, not {spec.tasks}")
+            raise HoldfastError(f"{spec.stream} has only {len(stream)} tasks, not {spec.tasks}; lower tasks")
 
 
 def _read_by(spec: Spec) -> tuple[Any, ...]:
-    """What decides how its stream is read."""
+    """Return the settings that decide how the stream is read."""
     settings = spec.settings()
     return spec.stream, spec.order, spec.tasks, settings.text_column, settings.label_column
 
@@ -182,7 +182,7 @@ def _read_by(spec: Spec) -> tuple[Any, ...]:
 def _sort_out(
     runs: Sequence[tuple[Spec, Path]], failures: list[Failure]
 ) -> tuple[list[tuple[Spec, Path]], list[dict[str, Any]]]:
-    """The runs to make, and the records that are there; what is neither is a failure."""
+    """Return the missing runs and the existing records; add unreadable records to the failures."""
     missing, known = [], []
     for spec, path in runs:
         if not path.exists():

@@ -1,4 +1,4 @@
-"""Engines do jobs and tell how they go. The local one: processes of their own, on cores of their own."""
+"""Engines execute jobs and report events. The local engine runs each job in a process on its own cores."""
 
 from __future__ import annotations
 
@@ -22,38 +22,37 @@ ENDED = ("done", "failed")
 
 @dataclass(frozen=True)
 class JobEvent:
-    """An event of the job with this number."""
+    """An event, and the number of its job."""
 
     number: int
     event: Event
 
 
 class Engine:
-    """Does jobs somewhere."""
+    """Executes jobs."""
 
     def at_once(self, threads: int) -> int:
-        """How many runs of so many threads go on side by side."""
+        """Return how many jobs of `threads` threads run in parallel."""
         raise NotImplementedError
 
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
-        """Do the jobs; the last event of each is "done" or "failed". Leaving the loop stops the others."""
+        """Run the jobs; the last event of each is "done" or "failed". Leaving the loop stops the rest."""
         raise NotImplementedError
 
 
 class Local(Engine):
-    """Processes on this machine, so many at a time."""
+    """Runs jobs in processes on this machine, a fixed number at a time."""
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs
 
     @override
     def at_once(self, threads: int) -> int:
-        """As asked for, or one for every GPU, or one for every `threads` cores."""
+        """Return the requested number, or one job per GPU, or one per `threads` cores."""
         return self.jobs or len(gpus()) or max(1, usable_cpus() // threads)
 
     @override
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
-        """The first first."""
         threads = max(job.spec["threads"] for job in jobs)
         workers = self.at_once(threads)
         free: SimpleQueue[Seat] = SimpleQueue()
@@ -72,7 +71,7 @@ class Local(Engine):
                     for event in () if stopped.is_set() else events_of(process, said):
                         reports.put(JobEvent(number, event))
                     live.discard(process)
-            except Exception as error:  # a run that cannot even begin must not keep the others waiting
+            except Exception as error:  # a job that cannot start must not block the others
                 reports.put(JobEvent(number, {"kind": "failed", "why": str(error)}))
             finally:
                 free.put(seat)
@@ -95,31 +94,31 @@ class Local(Engine):
 
 
 def cores() -> list[int]:
-    """The cores this process may use."""
+    """Return the cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def gpus() -> list[str]:
-    """The GPUs this process may use, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """Return the GPUs this process may use, by their names in CUDA_VISIBLE_DEVICES."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     count = torch.cuda.device_count()
     return named[:count] if len(named) >= count and named[0] else [str(i) for i in range(count)]
 
 
 class Seat(NamedTuple):
-    """Where one of the jobs at a time works."""
+    """The cores and the GPU of one of the parallel jobs."""
 
     cores: tuple[int, ...] = ()
     gpu: str | None = None
 
 
 def seats(available: Sequence[int], jobs: int, threads: int, cards: Sequence[str] = ()) -> list[Seat]:
-    """A GPU for each of the jobs at a time, in turn; cores, where together they fill them, else any.
+    """Assign GPUs in turn; assign cores only if the jobs together use all of them.
 
-    Left to itself the system now and then puts two busy processes on one core beside an idle one, and torch
-    all of them on the first GPU.
+    Otherwise the system sometimes puts two busy processes on one core beside an idle one, and torch puts
+    every process on the first GPU.
     """
     own = jobs * threads == len(available)
     return [

@@ -1,7 +1,7 @@
-"""The Ray engine: a run is a Ray task with retries, on one machine or many; its record comes back to us.
+"""The Ray engine: each run is a Ray task with retries, on one or more machines; it returns its record.
 
-A task starts the same worker process as the local engine does, so threads are settled before torch starts
-and a record has the same bits as a local one of the same kind of machine.
+A task starts the same worker process as the local engine. Threads are therefore set before torch starts,
+and the record is bit-identical to a local one made on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from holdfast.storage.files import read_json, write_json
 if TYPE_CHECKING:
     from holdfast.bench.spec import Spec
 
-LOOK = 1.0  # seconds between looks at what tasks have told
-RETRIES = 5  # of a run whose worker or node died; it resumes where a trial of it is left on its node
+LOOK = 1.0  # seconds between two reads of the tasks' events
+RETRIES = 5  # of a run whose worker or node died; it resumes from the trials left on its node
 
 
 class WorkerDied(Exception):
-    """The process that did a run was killed: it costs a retry."""
+    """The worker process of a run was killed; Ray retries the run."""
 
 
 class OnRay(Engine):
-    """Tasks on a running cluster, or on a local one that is started and stopped with us."""
+    """Runs jobs on an existing cluster, or on a local one that starts and stops with this process."""
 
     def __init__(self, address: str | None = None) -> None:
         self.ray = require("ray", "ray")
@@ -46,14 +46,14 @@ class OnRay(Engine):
 
     @override
     def at_once(self, threads: int) -> int:
-        """As many as the cluster has GPUs, or processors for."""
+        """Return the number of jobs that the cluster's GPUs, or else its CPUs, can hold."""
         self._connect()
         resources: dict[str, float] = self.ray.cluster_resources()
         return int(resources.get("GPU", 0)) or max(1, int(resources.get("CPU", 1)) // threads)
 
     @override
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
-        """Hand out all jobs; Ray queues what does not fit."""
+        """Submit all jobs; Ray queues those that do not fit."""
         ray = self.ray
         self._connect()
         cards = 1 if ray.cluster_resources().get("GPU") else 0
@@ -70,14 +70,14 @@ class OnRay(Engine):
                 try:
                     ready, _ = ray.wait(list(waiting), num_returns=1, timeout=LOOK)
                 except ray.exceptions.RayError as error:
-                    raise HoldfastError(f"the cluster is gone ({error}); the same command goes on") from None
+                    raise HoldfastError(f"lost the cluster ({error}); repeat the command to resume") from None
                 for number, event in self._events(told):
                     if event["kind"] == "begun" or number in begun:
                         begun.add(number)
                         yield JobEvent(number, event)
                 for reference in ready:
                     number = waiting.pop(reference)
-                    if number not in begun:  # its events were lost with a node
+                    if number not in begun:  # its events were lost together with a node
                         yield JobEvent(number, {"kind": "begun"})
                     begun.discard(number)
                     yield JobEvent(number, self._outcome(reference, jobs[number]))
@@ -86,7 +86,7 @@ class OnRay(Engine):
                 ray.cancel(reference, force=True)
 
     def _mailbox(self) -> Any:
-        """Where tasks tell how they go: on our own node, which does not go away while we are here."""
+        """Return the queue of the tasks' events, on the driver's node, which lives as long as the driver."""
         from ray.util.queue import Queue
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -94,7 +94,7 @@ class OnRay(Engine):
         return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
     def _events(self, told: Any) -> list[tuple[int, Event]]:
-        """What has come in since; nothing if the mailbox is lost: progress is not worth a run."""
+        """Return the new events, or none if the queue is lost: progress is not worth a run."""
         try:
             found: list[tuple[int, Event]] = told.get_nowait_batch(told.size())
         except Exception:
@@ -115,18 +115,18 @@ class OnRay(Engine):
             return {"kind": "failed", "why": outcome["why"]}
         try:
             write_json(Path(job.out) / f"{outcome['digest']}.json", outcome["record"])
-        except HoldfastError as error:  # the node keeps its record: the next time it is there at once
+        except HoldfastError as error:  # the node keeps its record: a retry finds it at once
             return {"kind": "failed", "why": str(error)}
         return {"kind": "done"}
 
     def _check_room(self, threads: int, cards: int) -> None:
-        """A run that fits no node would wait for ever."""
+        """Refuse a run that fits no node: it would wait forever."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         largest = max((node.get("CPU", 0) for node in nodes if node.get("GPU", 0) >= cards), default=0)
         if threads > largest:
             which = "node with a GPU" if cards else "node"
             raise HoldfastError(
-                f"a run of {threads} threads fits no {which} of the cluster; the largest has {largest:g}"
+                f"a run of {threads} threads fits no {which} of the cluster; the largest has {largest:g} CPUs"
             )
 
     def _connect(self) -> None:
@@ -146,7 +146,7 @@ class OnRay(Engine):
             raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
 
     def _knock(self) -> None:
-        """Ask at the address first: Ray itself would go on asking for minutes."""
+        """Test the address first: Ray itself would retry for minutes."""
         host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
         if not colon:
             return
@@ -157,13 +157,13 @@ class OnRay(Engine):
 
 
 def _do(job: Job, number: int, told: Any) -> dict[str, Any]:
-    """A Ray task: one run as if it had been started where the driver was, if the node has that folder."""
+    """Do one run as a Ray task, in the driver's folder if the node has it."""
     with chdir(job.folder) if Path(job.folder).is_dir() else nullcontext():
         return _run(job, number, told)
 
 
 def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
-    """One run in a worker process, its trials in the node's cache; gives back its record."""
+    """Do one run in a worker process, with its trials in the node's cache; return its record."""
     from holdfast.bench.spec import Spec
 
     spec = Spec.from_json(job.spec)
@@ -185,7 +185,7 @@ def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
 
 
 def _scratch(spec: Spec, data_dir: str | None) -> Path:
-    """Where a node works on a run. What it has kept of other data, code or libraries is not found there."""
+    """Return a node's folder for a run; other data, code or library versions mean another folder."""
     from holdfast.bench.run import data_of, versions
 
     data = data_of(spec.load_stream(Path(data_dir) if data_dir else None))
@@ -194,6 +194,6 @@ def _scratch(spec: Spec, data_dir: str | None) -> Path:
 
 
 def _tell(told: Any, number: int, event: Event) -> None:
-    """Pass an event on; a run goes on without anybody listening."""
+    """Send an event; ignore a lost queue."""
     with suppress(Exception):
         told.put_nowait((number, event))

@@ -1,4 +1,4 @@
-"""Read and check records: a file may be half written, edited, or something else altogether."""
+"""Read and check records: a file may be incomplete, edited, or no record at all."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from holdfast.settings import Settings
 from holdfast.storage.files import read_json
 
 Record = dict[str, Any]
-"""The JSON of one run: what decided it, what was chosen, how it scored, what it cost."""
+"""The JSON of one run: its spec, the chosen hyper-parameters, the scores and the costs."""
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
 WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)
-"""What reading something else as a record may raise."""
+"""Exceptions that a file which is no record may cause."""
 
 
 class NotARecord(HoldfastError):
-    """A file that is none, or that has been edited to be none."""
+    """The content is not a valid record."""
 
 
 def spec_of(content: Any) -> Spec:
-    """The spec of a run, if that is what it is."""
+    """Return the spec that JSON content holds, or raise `NotARecord`."""
     try:
         spec = Spec.from_json(content)
         kinds: dict[str, Any] = {"set": dict, "seed": int, "threads": int, "order": str | None}
         kinds |= dict.fromkeys(("stream", "preset", "model"), str)
         kinds |= dict.fromkeys(("per_class", "tasks"), int | None)
         if not all(isinstance(getattr(spec, name), kind) for name, kind in kinds.items()):
-            raise TypeError("fields of other types")
-        for owner in (METHODS[spec.method], Settings):  # names of another version are shown as they are
+            raise TypeError("a field has the wrong type")
+        for owner in (METHODS[spec.method], Settings):  # settings of another version are not checked
             own = {name: value for name, value in spec.set.items() if name in fields_of(owner)}
             check(owner, from_json(owner, own))
     except WRONG as error:
@@ -47,7 +47,7 @@ def spec_of(content: Any) -> Spec:
 
 
 def check_record(content: Any) -> Spec:
-    """The spec of a record that is whole and of one piece."""
+    """Check that a record is complete and consistent; return its spec."""
     try:
         spec = spec_of(content["spec"])
         _check_scores(content)
@@ -61,15 +61,15 @@ def check_record(content: Any) -> Spec:
 
 
 def read_record(path: Path, spec: Spec) -> dict[str, Any]:
-    """The record of this run, if that is what is there."""
+    """Read the record of this run, or raise an error."""
     record: dict[str, Any] = read_json(path)
     try:
         found = check_record(record)
-        # A user's own files may lie elsewhere by now: the record's name holds.
+        # The user's files may have moved; the digest in the record's name identifies their contents.
         found = found if spec.stream in STREAMS else replace(found, stream=spec.stream)
         found = replace(found, model=spec.model) if is_own(spec.model) else found
         if found != spec:
-            raise NotARecord("it is of another one")
+            raise NotARecord("it belongs to another run")
     except NotARecord as error:
         raise HoldfastError(
             f"{path} is not the record of this run ({error}); delete it to write it again"
@@ -78,22 +78,22 @@ def read_record(path: Path, spec: Spec) -> dict[str, Any]:
 
 
 def _check_scores(content: Mapping[str, Any]) -> None:
-    """F has a lower triangle or, where all tasks were learnt at once, its last row; a lesson for each row."""
+    """Check the shape of F: a lower triangle, or only the last row after joint training; a lesson per row."""
     F, tasks, lessons = content["scores"]["test"], content["tasks"], content["trials"]
     joint = all(cell is None for row in F[:-1] for cell in row)
     for k, row in enumerate(F):
         last = k == len(F) - 1
         expected = [i <= k for i in range(len(F))] if last or not joint else [False] * len(F)
         if [cell is not None for cell in row] != expected:
-            raise ValueError(f"row {k + 1} of the score matrix")
+            raise ValueError(f"row {k + 1} of the score matrix has the wrong entries")
     if not F or len(tasks) != len(F):
-        raise ValueError("tasks and scores do not fit")
+        raise ValueError("tasks and scores differ in number")
     if not len(lessons) == len(content["chosen"]) == (1 if joint else len(F)):
-        raise ValueError("lessons and scores do not fit")
+        raise ValueError("lessons and scores differ in number")
 
 
 def _numbers(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Everything that tables and figures take for a number."""
+    """Yield every value that tables and figures use as a number."""
     yield from (content["seconds"], content["peak_memory"])
     yield from (cell for row in content["scores"]["test"] for cell in row if cell is not None)
     for phase in content["passes"]["chosen"].values():

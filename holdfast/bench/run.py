@@ -1,7 +1,7 @@
-"""One run: a method over a stream, from a spec to a record. Killed, it resumes at the trial it was in.
+"""One run: a method learns a stream, from a spec to a record. A killed run resumes at its current trial.
 
-Three things are found again: a record whose spec is this one; the state after the last finished task, if the
-data is the same (other code is a caution); finished trainings of the task at hand (`learning/trials.py`).
+Three things are reused: a record of the same spec; the state after the last finished task, if the data is
+unchanged (changed code is a caution); finished trainings of the current task (`learning/trials.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PACKAGES = (
     "scikit-learn",
     "home-assistant-intents",
 )
-"""What a record names the versions of."""
+"""Packages whose versions a record holds."""
 
 
 def run(
@@ -60,17 +60,17 @@ def run(
     share: bool = False,
     track: str | None = None,
 ) -> Record:
-    """Make the record of a spec in `out`, or give back the one that is there.
+    """Make the record of a spec in `out`, or return the existing one.
 
-    With `share`, trainings that another run in `out` has made too are not made again.
+    With `share`, trainings that another run in `out` has finished are reused.
     """
     path = out / f"{spec.digest()}.json"
     workspace = out / ".trials" / path.stem
     if path.exists():
         record: Record = read_record(path, spec)
-        shutil.rmtree(workspace, ignore_errors=True)  # a kill may have come just before
+        shutil.rmtree(workspace, ignore_errors=True)  # left if the run was killed after writing the record
         return record
-    # Everything that can be wrong with the request comes first, so that nothing is left behind.
+    # Check the whole request first, so that an error leaves no files behind.
     whole, settings = spec.load_stream(data_dir), spec.settings()
     stream = spec.cut(whole)
     method, fixed = spec.make_method()
@@ -84,9 +84,9 @@ def run(
         workspace.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HoldfastError(f"cannot write to {out}: {error.strerror}; choose another --out") from error
-    # Processes launched together work on one run: the first of them stands for all.
+    # Processes launched together work on one run; only the main process takes the lock.
     with locked(workspace, patience=3.0) if accelerator.is_main_process else nullcontext():
-        if path.exists():  # whoever held the lock has made it
+        if path.exists():  # made by the previous holder of the lock
             shutil.rmtree(workspace, ignore_errors=True)
             return read_record(path, spec)
         learner = Learner(
@@ -131,24 +131,24 @@ def _learn_all(
     codes: list[str] = []
     if store.current is not None:
         tensors, meta = store.load()
-        anew = f"to begin this run anew, delete {store.root.parent}"
+        anew = f"to restart this run, delete {store.root.parent}"
         if meta["run"].get("data", data) != data:
-            raise HoldfastError(f"{spec.stream} is not what its first tasks were learnt from; {anew}")
+            raise HoldfastError(f"{spec.stream} has changed since this run began; {anew}")
         try:
             learner.load_state(tensors, meta["learner"])
             chosen, trials, scores, passes, spent = (
                 meta["run"][k] for k in ("chosen", "trials", "scores", "passes", "seconds")
             )
         except (KeyError, TypeError, HoldfastError) as error:
-            raise HoldfastError(f"cannot go on with what another version began ({error}); {anew}") from None
+            raise HoldfastError(f"cannot resume a run of another version ({error}); {anew}") from None
         revisions, peak = meta["run"].get("revisions", []), meta["run"].get("peak_memory", 0)
         codes = meta["run"].get("codes", [])
-        if isinstance(learner.progress, Tracked):  # its curves go on where they were
+        if isinstance(learner.progress, Tracked):  # continue the logged curves
             learner.progress.step = meta["run"].get("step", 0)
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
         if codes and codes[-1] != code_hash()[:12]:
-            learner.progress.note("caution: its first tasks were learnt by other code; the record names both")
-    # What is committed while a run goes on is not what made it; one that was resumed may be made by two.
+            learner.progress.note("caution: other code learnt the first tasks; the record names both")
+    # The revision is read at the start: later commits did not make this run. A resumed run may have two.
     revisions = list(dict.fromkeys([*revisions, _revision()]))
     codes = list(dict.fromkeys([*codes, code_hash()[:12]]))
     for caution in learner.method.cautions(stream.scenario):
@@ -156,7 +156,7 @@ def _learn_all(
     learner.progress.plan(len(lessons))
     for lesson_number in range(learner.tasks_seen, len(lessons)):
         lesson = learner.learn(lessons.tasks[lesson_number])
-        # What a run costs should not depend on who made its trainings, nor on how often it was killed.
+        # The cost of a run must not depend on reused trainings or on interruptions.
         spent += sum(trial.seconds for trial in lesson.trials if trial.found)
         chosen.append(_chosen(lesson))
         trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
@@ -198,7 +198,7 @@ def _learn_all(
         "trials": trials,
         "scores": scores,
         "metrics": summarise(scores["test"]),
-        # What the finished learner says about each test sentence: paired comparisons need it.
+        # Predictions of the finished learner for every test sentence: paired comparisons need them.
         "predictions": [learner.predict(task.test.texts) for task in stream],
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
@@ -214,13 +214,13 @@ def _learn_all(
 
 
 def data_of(stream: Stream) -> str:
-    """A hash of a stream's sentences, in any order of its tasks: a name may come to stand for others."""
+    """Return a hash of a stream's sentences, whatever the order of its tasks: a name may get new data."""
     tasks = sorted((task.name, task.train, task.valid, task.test) for task in stream)
     return hashlib.sha256(repr(tasks).encode()).hexdigest()[:12]
 
 
 def summarise(F: metrics.Matrix) -> dict[str, float | None]:
-    """The paper's metrics of one run. FWT needs the `seq` run beside it: the report fills it in."""
+    """Return the paper's metrics of one run. FWT needs the matching `seq` run: the report fills it in."""
     if any(F[k][i] is None for k in range(len(F)) for i in range(k + 1)):
         return {"Ov": metrics.overall(F), "CF": None, "BWT+": None, "FWT": None}
     return {
@@ -240,34 +240,34 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """The most memory this process has held, in bytes: on the GPU where it works on one."""
+    """Return the peak memory of this process in bytes: of the GPU if it uses one."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the parent held when it started us
+    if status.exists():  # getrusage would include the parent's memory at the fork
         return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1])  # type: ignore[index]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def pool_of(out: Path) -> Path:
-    """The folder of trainings that runs share: whoever runs several clears it away."""
+    """Return the folder of trainings that runs share; `bench` deletes it at the end."""
     return out / ".trials" / "shared"
 
 
 def versions() -> dict[str, str | None]:
-    """What is installed of what a run goes through."""
+    """Return the installed versions of `PACKAGES`."""
     return {name: version_of(name) for name in PACKAGES}
 
 
 def _cpu() -> str | None:
-    """The processor's name: another kind does not give the same bits."""
+    """Return the name of the processor: another kind may give other bits."""
     told = Path("/proc/cpuinfo")
     named = re.search(r"^model name\s*: (.+)$", told.read_text(), re.MULTILINE) if told.exists() else None
     return (named[1].strip() if named else platform.processor()) or None
 
 
 def _revision() -> str | None:
-    """The git revision of the package's code, with a mark if that code was edited since."""
+    """Return the git revision of the package's code, marked "-dirty" if the code was edited since."""
     package = Path(__file__).parents[1]
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
@@ -275,7 +275,7 @@ def _revision() -> str | None:
 
     try:
         if git("ls-files", "--error-unmatch", "__init__.py").returncode:
-            return None  # installed within somebody else's repository
+            return None  # installed inside another repository
         found = git("describe", "--always", "--abbrev=12").stdout.strip()
         edited = found and git("status", "--porcelain", "--", ".").stdout.strip()
     except (OSError, subprocess.TimeoutExpired):

@@ -20,12 +20,12 @@ from holdfast.methods.base import Method
 from holdfast.models.sources import folder_digest, is_own
 from holdfast.settings import MOST_THREADS, Settings, preset
 
-SEEDS = 2**32  # what every generator takes, random features' multiples of it included
+SEEDS = 2**32  # every generator accepts seeds below this, even multiplied as for random features
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One run, as the user asked for it."""
+    """One run, as the user requested it."""
 
     method: str
     stream: str
@@ -37,11 +37,11 @@ class Spec:
     set: dict[str, Any] = field(default_factory=dict)
     threads: int = 1
     tasks: int | None = None
-    """Learn only so many tasks of the stream; a preallocated head has room for all of it."""
+    """Number of tasks to learn; None is all. A preallocated head has rows for the whole stream."""
 
     @classmethod
     def create(cls, *, method: str, stream: str, settings: Sequence[str] = (), **rest: Any) -> Spec:
-        """A checked spec from what a user typed; `settings` are `name=value` strings."""
+        """Return a checked spec from user input; `settings` are `name=value` strings."""
         if method not in METHODS:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         check_stream_name(stream)
@@ -56,14 +56,14 @@ class Spec:
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":
-            # All labels come with the first domain: rows are never added and never unseen, so that these two
-            # say nothing there, and a run with them is the run without them.
+            # All labels come with the first domain: rows are never added and never unseen, so these two
+            # settings have no effect, and a run with them is the run without them.
             chosen = {name: value for name, value in chosen.items() if name not in ("head", "logits")}
         rest["order"] = _order(stream, rest.get("order"))
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
 
     def digest(self) -> str:
-        """The name of the run's record. A user's own data and model are known by contents, not by name."""
+        """Return the name of the run's record. The user's data and model count by content, not by name."""
         content = self.to_json()
         if self.stream not in STREAMS:
             content["stream"] = digest(self.stream)
@@ -73,18 +73,18 @@ class Spec:
 
     @property
     def title(self) -> str:
-        """The run in a few words."""
+        """A short name of the run."""
         words = [self.method, self.stream, f"order {self.order}" if self.order else "", f"seed {self.seed}"]
         own = {name: value for name, value in self.set.items() if name not in ("head", "logits")}
         return " ".join([*filter(None, words), *(f"{name}={value}" for name, value in own.items())])
 
     @property
     def like(self) -> str:
-        """The same for runs that take about as long."""
+        """A key that runs of similar duration share."""
         return f"{self.method} {self.stream}"
 
     def to_json(self) -> dict[str, Any]:
-        """The spec as the record keeps it. Records older than `tasks` are of specs without it."""
+        """Return the spec as the record holds it. Without `tasks` it equals that of older versions."""
         content = dataclasses.asdict(self)
         if self.tasks is None:
             del content["tasks"]
@@ -92,28 +92,28 @@ class Spec:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Spec:
-        """What `to_json` gave."""
+        """Return the spec from the result of `to_json`."""
         return cls(**{**content, "order": _order(content["stream"], content.get("order"))})
 
     def settings(self) -> Settings:
-        """Preset, then the cap, then what was set by name."""
+        """Return the settings: the preset, changed by the cap, then by the settings in `set`."""
         cap = {} if self.per_class is None else {"train_per_class": self.per_class}
         chosen = {name: value for name, value in self.set.items() if name in fields_of(Settings)}
         return dataclasses.replace(preset(self.preset), **cap | from_json(Settings, chosen))
 
     def make_method(self) -> tuple[Method, frozenset[str]]:
-        """The method with the hyper-parameters the user fixed, and their names."""
+        """Return the method with the hyper-parameters the user fixed, and the names of those."""
         method = METHODS[self.method]()
         fixed = frozenset(name for name in self.set if name in method.hyper_parameters())
         method.set(**{name: self.set[name] for name in fixed})
         return method, fixed
 
     def cut(self, stream: Stream) -> Stream:
-        """The part of a stream that is learnt."""
+        """Return the stream with only the tasks to learn."""
         return dataclasses.replace(stream, tasks=stream.tasks[: self.tasks])
 
     def load_stream(self, data_dir: Path | None) -> Stream:
-        """The stream in its order, capped."""
+        """Read the stream, ordered and capped."""
         settings = self.settings()
         stream = load_stream(
             self.stream,
@@ -126,11 +126,11 @@ class Spec:
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """The name of the record of a spec: a hash of its JSON."""
+    """Return a hash of a spec's JSON, the name of its record."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _order(stream: Any, order: Any) -> Any:
-    """The first order by the one name it has: its number in streams with numbered orders, else none."""
+    """Give the first order one name: "1" in streams with numbered orders, None in others."""
     numbered = stream in STREAMS and 1 in STREAMS[stream].orders
     return ("1" if numbered else None) if order in (None, "", "1") else order

@@ -1,9 +1,9 @@
-"""A suite is a small TOML file: which methods over which streams, orders and seeds.
+"""A suite is a small TOML file that names methods, streams, orders and seeds.
 
-Keys at the top hold for every `[[runs]]` block and are overruled by the block's own; `set` tables add up. A
-block stands for all combinations of its lists. `variants` are further `set` tables, each of which makes
-runs of its own; an empty one is the method as it is, and shares its record with other suites. `grid` is a
-table of lists: every combination of their values is such a variant too.
+Top-level keys apply to every `[[runs]]` block; a block's own keys override them, and `set` tables are
+merged. A block stands for all combinations of its lists. `variants` are further `set` tables, one set of
+runs each; an empty one is the unchanged method, which shares its record with other suites. `grid` is a
+table of lists: every combination of their values is a variant too.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ TOP = {"about": str, "view": str, "share": bool, "runs": list}
 
 @dataclass(frozen=True)
 class Suite:
-    """Runs that belong together, and how a report shows them."""
+    """A set of runs, and how a report shows them."""
 
     name: str
     specs: tuple[Spec, ...]
     about: str = ""
     view: str = "main"
     share: bool = True
-    """Whether runs may share trainings; not where seconds are what is measured."""
+    """Whether runs may share trainings; false where the suite measures time."""
     narrowed: bool = False
-    """Whether parts were replaced or picked: the rest of the suite is still wanted."""
+    """Whether this is only a part of the suite; its other runs are still wanted."""
 
     def manifest(self) -> dict[str, Any]:
-        """What a report has to know: which runs there should be."""
+        """Return the list of wanted runs, for the report."""
         runs = [{"digest": spec.digest(), "spec": spec.to_json()} for spec in self.specs]
         return {"suite": self.name, "about": self.about, "view": self.view, "runs": runs}
 
@@ -59,10 +59,10 @@ def read_suite(
     named: Mapping[str, Path],
     views: Mapping[str, bool],
 ) -> Suite:
-    """A suite by its name, if it is one of `named`, or by the path of its file.
+    """Read a suite by its name in `named`, or by the path of its file.
 
-    `instead` replaces keys in every block; of the methods only those in `methods` are kept, if any are given.
-    `views` are the ways a report may show it, and whether its runs then share trainings.
+    `instead` replaces keys in every block; `methods`, if given, keeps only the runs of these methods.
+    `views` maps the name of each report view to whether its runs share trainings by default.
     """
     path = named.get(name) or Path(name)
     if not path.is_file():
@@ -70,12 +70,12 @@ def read_suite(
         raise HoldfastError(f"{known}; or give the path of a TOML file")
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # bytes or numbers that are none, depths without end
+    except (ValueError, RecursionError) as error:  # RecursionError: tables nested too deeply
         raise HoldfastError(f"{name}: not a TOML file ({error}); see docs/benchmark.md") from None
     _check(name, content, {**TOP, **LISTS, **ONES})
     blocks = content.pop("runs", [{}])
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
-        raise HoldfastError(f"{name}: runs are tables; begin each with a line [[runs]]")
+        raise HoldfastError(f"{name}: runs must be tables; begin each with a line [[runs]]")
     view = content.pop("view", "main")
     if view not in views:
         raise HoldfastError(f"{name}: {unknown(view, list(views), 'view')}")
@@ -95,15 +95,15 @@ def read_suite(
             raise HoldfastError(f"{name}: {unknown(method, sorted(own), 'method')}")
     specs = {digest: spec for digest, spec in specs.items() if not methods or spec.method in methods}
     if not specs:
-        raise HoldfastError(f"{name}: no runs are left; a suite needs methods and streams")
+        raise HoldfastError(f"{name}: no runs; give methods and streams")
     return Suite(path.stem, tuple(specs.values()), about, view, share, bool(instead or methods))
 
 
 def _expand(block: dict[str, Any]) -> Iterator[Spec]:
-    """All combinations, the orders innermost: runs side by side then seldom wait for the same training."""
+    """Yield all combinations, orders innermost: parallel runs then seldom wait for the same training."""
     needed = {"streams": [], "methods": [], "seeds": [0], "orders": [None], "variants": [{}]}
     if missing := [key for key, usual in needed.items() if not block.get(key, usual)]:
-        raise HoldfastError(f"no {missing[0]} are given")
+        raise HoldfastError(f"no {missing[0]}; add a list of them")
     rest = {key: block[key] for key in ("preset", "per_class", "model", "threads", "tasks") if key in block}
     combinations = product(
         block["streams"],
@@ -129,17 +129,17 @@ def _expand(block: dict[str, Any]) -> Iterator[Spec]:
 
 
 def _grid(axes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every point of a grid; the one empty point if there are no axes."""
+    """Return every point of a grid; one empty point if there are no axes."""
     for name, values in axes.items():
         if not isinstance(values, list):
-            raise HoldfastError(f"grid: {name} takes a list")
+            raise HoldfastError(f"grid: {name} must be a list")
         if not values:
-            raise HoldfastError(f"grid: {name} has no values")
+            raise HoldfastError(f"grid: {name} is empty; give at least one value")
     return [dict(zip(axes, point, strict=True)) for point in product(*axes.values())]
 
 
 def _text(value: Any) -> str:
-    """A TOML value as a user would type it after `--set name=`."""
+    """Return a TOML value as a user would type it after `--set name=`."""
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -149,7 +149,7 @@ def _check(where: str, content: Mapping[str, Any], keys: Mapping[str, Any]) -> N
             raise HoldfastError(f"{where}: {unknown(key, list(keys), 'key')}")
         listed: Sequence[Any] = value if isinstance(value, list) else [value]
         if (key in LISTS) != isinstance(value, list) and key != "runs":
-            raise HoldfastError(f"{where}: {key} takes {'a list' if key in LISTS else 'one value'}")
+            raise HoldfastError(f"{where}: {key} must be {'a list' if key in LISTS else 'one value'}")
         for item in listed if key != "runs" else ():
             if not isinstance(item, keys[key]) or (isinstance(item, bool) and keys[key] is not bool):
                 raise HoldfastError(f"{where}: {key} cannot be {item!r}")

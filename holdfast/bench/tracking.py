@@ -1,4 +1,4 @@
-"""Sends what a run says about itself to an experiment tracker, through Accelerate."""
+"""Log the progress of a run to an experiment tracker, through Accelerate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRACKERS = {
 
 
 def check_tracker(name: str | None) -> str | None:
-    """The tracker's name, if there is one and it can be had."""
+    """Return the name of the tracker; raise an error if it is unknown or not installed."""
     if name is None:
         return None
     if name not in TRACKERS:
@@ -42,7 +42,7 @@ def check_tracker(name: str | None) -> str | None:
 
 
 class Tracked(Progress):
-    """Passes everything on, and logs the numbers among it: losses by epoch, validation scores by training."""
+    """Passes on every event and logs its numbers: losses per epoch, validation scores per training."""
 
     def __init__(self, inner: Progress, accelerator: Accelerator) -> None:
         self.inner = inner
@@ -52,47 +52,39 @@ class Tracked(Progress):
 
     @override
     def plan(self, tasks: int) -> None:
-        """Pass on."""
         self.inner.plan(tasks)
 
     @override
     def task(self, number: int, name: str) -> None:
-        """Log where a task begins."""
         self._log({"task": number})
         self.inner.task(number, name)
 
     @override
     def trial(self, number: int, what: str) -> None:
-        """Pass on."""
         self.inner.trial(number, what)
 
     @override
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
-        """Log every term of the loss."""
         self.step += 1
         self._log({f"loss/{name}": value for name, value in losses.items()})
         self.inner.epoch(epoch, epochs, losses)
 
     @override
     def looked(self, done: int, total: int) -> None:
-        """Pass on."""
         self.inner.looked(done, total)
 
     @override
     def scored(self, score: float, reused: bool) -> None:
-        """Log the validation score."""
         self._log({"valid_f1": score})
         self.inner.scored(score, reused)
 
     @override
     def tested(self, row: list[float | None]) -> None:
-        """Log the row of the score matrix."""
         self._log({f"test_f1/{i + 1}": score for i, score in enumerate(row) if score is not None})
         self.inner.tested(row)
 
     @override
     def note(self, text: str) -> None:
-        """Pass on."""
         self.inner.note(text)
 
     def _log(self, values: dict[str, Any]) -> None:
@@ -100,14 +92,14 @@ class Tracked(Progress):
             return
         try:
             self.accelerator.log(values, step=self.step)
-        except Exception as error:  # whatever a tracker's own code raises: curves are not worth a run
+        except Exception as error:  # trackers raise anything; a lost curve must not end the run
             self.lost = True
-            self.inner.note(f"tracking has ended ({_line(error)}); the run goes on without it")
+            self.inner.note(f"tracking failed ({_line(error)}); the run continues without it")
 
 
 @contextmanager
 def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
-    """Log the run within the block, if it is to be logged."""
+    """Log the run within the block; do nothing if `track` is None."""
     if track is None:
         yield
         return
@@ -117,9 +109,7 @@ def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
     try:
         learner.accelerator.init_trackers("holdfast", config=flat, init_kwargs=named)
     except Exception as error:
-        raise HoldfastError(
-            f"--track {track}: {_line(error)}; put that right or leave --track out"
-        ) from error
+        raise HoldfastError(f"--track {track}: {_line(error)}; fix that or omit --track") from error
     learner.progress = Tracked(learner.progress, learner.accelerator)
     try:
         yield
@@ -127,9 +117,9 @@ def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
         try:
             learner.accelerator.end_training()
         except Exception as error:
-            learner.progress.note(f"tracking did not end well ({_line(error)})")
+            learner.progress.note(f"tracking could not be closed ({_line(error)})")
 
 
 def _line(error: Exception) -> str:
-    """What it says, in one line."""
+    """Return the first line of an error, or its type."""
     return next(filter(None, str(error).splitlines()), type(error).__name__)

@@ -1,7 +1,7 @@
-"""One run in a process of its own: a job comes in on stdin, events go out on stdout, one JSON line each.
+"""One run in its own process: it reads a job from stdin and writes events to stdout, one JSON line each.
 
-The threads are in the environment it is started with, before torch can be imported. When stdin closes,
-whoever gave the job is gone, and so is the worker: however the parent ends, nothing goes on behind its back.
+The environment sets the number of threads before torch is imported. When stdin closes, the parent is gone
+and the worker exits: no worker survives its parent.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 
 Event = dict[str, Any]
-EVERY = 1.0  # seconds between two events about epochs
+EVERY = 1.0  # minimum seconds between two events of `epoch` or `looked`
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker is told."""
+    """One job of a worker."""
 
     spec: dict[str, Any]
-    """What decides the record; its `threads` are set before torch starts."""
+    """The JSON of the run's spec; its `threads` are set before torch starts."""
     out: str
     run: str = "holdfast.bench.run:run_job"
-    """The function that makes the record, as module:name; it is given this job and a `Progress`."""
+    """The function that makes the record, as module:name; its arguments are this job and a `Progress`."""
     data_dir: str | None = None
     share: bool = True
     track: str | None = None
     cores: tuple[int, ...] = ()
-    """Cores to stay on; any if empty."""
+    """Cores to run on; any if empty."""
     gpu: str | None = None
-    """The one to use, if it is not for torch to choose."""
+    """GPU to use; torch chooses if None."""
     folder: str = "."
-    """Where the spec was given: relative paths in it start there, wherever the worker is at home."""
+    """Folder that relative paths in the spec start from."""
 
 
 class Events(Progress):
-    """Writes what happens as events."""
+    """Writes progress as events."""
 
     def __init__(self, write: IO[str]) -> None:
         self.write = write
@@ -62,47 +62,40 @@ class Events(Progress):
 
     @override
     def plan(self, tasks: int) -> None:
-        """How many tasks there will be."""
         self.tell(kind="plan", tasks=tasks)
 
     @override
     def note(self, text: str) -> None:
-        """Something a user should hear."""
         self.tell(kind="note", text=text)
 
     @override
     def task(self, number: int, name: str) -> None:
-        """A task begins."""
         self.tell(kind="task", number=number, name=name)
 
     @override
     def trial(self, number: int, what: str) -> None:
-        """A training begins."""
         self.tell(kind="trial", number=number, what=what)
 
     @override
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
-        """Now and then, how far it is."""
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.tell(kind="epoch", epoch=epoch, epochs=epochs)
 
     @override
     def looked(self, done: int, total: int) -> None:
-        """Now and then, how far it is."""
         if time.monotonic() - self._told > EVERY:
             self._told = time.monotonic()
             self.tell(kind="looked", done=done, total=total)
 
     @override
     def scored(self, score: float, reused: bool) -> None:
-        """A training ended."""
         self.tell(kind="scored", reused=reused)
 
 
 @contextmanager
 def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
-    """A worker at its job, and the file that holds what it says beside its events."""
+    """Run a worker on a job; yield its process and the file with its stderr."""
     threads = str(job.spec.get("threads", 1))
     environment = {"TOKENIZERS_PARALLELISM": "false"} | os.environ
     environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
@@ -115,7 +108,7 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
             stderr=said,
             text=True,
             env=environment,
-            start_new_session=True,  # Ctrl-C is the parent's to answer
+            start_new_session=True,  # only the parent handles Ctrl-C
         )
         try:
             assert process.stdin is not None
@@ -123,7 +116,7 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
                 process.stdin.write(json.dumps(asdict(job)) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # it died at once: its exit code says more
+                pass  # it died at once; its exit code tells why
             yield process, said
         finally:
             process.kill()
@@ -131,20 +124,20 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
 
 
 def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:
-    """What a worker tells, the last being "done" or "failed", whatever happens to it."""
+    """Yield the events of a worker; the last is always "done" or "failed", even if the worker dies."""
     assert process.stdout is not None
     for line in process.stdout:
         try:
             event: Event = json.loads(line)
         except ValueError:
-            continue  # half a line of one that was killed
+            continue  # an incomplete line of a killed worker
         yield event
         if event["kind"] in ("done", "failed"):
             return
     code = process.wait()
     said.seek(0)
     last = [line.strip() for line in said if line.strip()][-1:]
-    why = f"ended by signal {-code}" if code < 0 else f"ended with code {code}"
+    why = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
     if code == -9:
         why += " (out of memory, or killed)"
     yield {"kind": "failed", "why": ": ".join([f"the worker {why}", *last]), "died": code < 0}
@@ -153,7 +146,7 @@ def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:
 def main() -> None:
     """Do one job."""
     events = Events(os.fdopen(os.dup(1), "w"))
-    os.dup2(2, 1)  # what libraries print is not an event
+    os.dup2(2, 1)  # output of libraries must not mix with the events
     job = Job(**json.loads(sys.stdin.readline()))
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     if job.cores and hasattr(os, "sched_setaffinity"):

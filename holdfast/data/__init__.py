@@ -1,4 +1,4 @@
-"""Streams by name, and any file, folder or Hugging Face dataset of sentences."""
+"""Data: streams by name, or from a file, a folder or a Hugging Face dataset of sentences."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Loader = Callable[[str | Path | None], Stream]
 
 @dataclass(frozen=True)
 class StreamSource:
-    """A stream by name: what it is, how to load it from a data directory, and its numbered task orders."""
+    """A named stream: its description, its loader (from a data directory) and its numbered task orders."""
 
     name: str
     scenario: Scenario
@@ -45,7 +45,7 @@ class StreamSource:
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """One line of a data table: how often a task has a label in each split, and sentences that carry it."""
+    """One row of a data table: a label of a task, its count in each split, and example sentences."""
 
     task: str
     label: str
@@ -63,12 +63,12 @@ def load_stream(
     text_column: str = "text",
     label_column: str = "label",
 ) -> Stream:
-    """A stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
+    """Load a stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
 
-    `order` is the number of one of the stream's orders or task names separated by commas; None is order 1,
-    which is the tasks as they come unless the paper says otherwise. Where it says nothing, other numbers are
-    shuffles of the tasks, the same for everybody. `data_dir` falls back on HOLDFAST_DATA,
-    then on what `holdfast data get` fetched.
+    `order` is the number of a task order, or task names separated by commas; None is order 1. The paper
+    defines the orders of its own streams. For other streams order 1 is the given order, and higher numbers
+    are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, then to the folder of
+    `holdfast data get`.
     """
     check_stream_name(name)
     orders: Mapping[int, tuple[str, ...]] = {}
@@ -84,14 +84,14 @@ def load_stream(
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
 
 
-ORDERS = 1000  # of a stream that are numbered: each must be known to differ from those before it
+ORDERS = 1000  # maximum number of numbered orders: finding order n takes all orders before it
 
 
 def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """The tasks in an order that this number stands for, and no smaller one."""
+    """Return the order with this number, different from all orders with smaller numbers."""
     most = min(math.factorial(len(names)), ORDERS)
     if number > most:
-        raise HoldfastError(f"order {number}: {len(names)} tasks have {most} numbered orders; choose one")
+        raise HoldfastError(f"order {number}: {len(names)} tasks have only {most} orders; choose one")
     found, before = names, {names}
     for one in range(2, number + 1):
         draw = random.Random(one)
@@ -102,7 +102,7 @@ def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 
 def check_stream_name(name: str) -> None:
-    """Refuse a name that is neither in the registry nor a path nor on the hub, before anything is read."""
+    """Raise an error for a name that is no registered stream, no path and no hub name."""
     if not (name in STREAMS or name.startswith(HUB) or Path(name).exists()):
         raise HoldfastError(
             f"unknown stream {name!r}{did_you_mean(name, STREAMS)}; the streams are {', '.join(STREAMS)},"
@@ -111,7 +111,7 @@ def check_stream_name(name: str) -> None:
 
 
 def describe(stream: Stream, examples: int = 2) -> list[ClassSummary]:
-    """The stream as a table: a line per task and label, with its counts and its first training sentences."""
+    """Return a table of the stream: per task and label, the counts and the first training sentences."""
     table = []
     for task in stream:
         train, valid, test = task.train.counts(), task.valid.counts(), task.test.counts()

@@ -1,4 +1,4 @@
-"""Sentences as token ids, in batches of like length padded only to their own longest."""
+"""Sentences as token ids, in batches of similar length, each padded to its longest sentence."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from holdfast import distributed
 from holdfast.maths.losses import IGNORED, Objective
 
-BUCKET = 50  # batches sorted together: long enough for little padding, short enough to shuffle well
-LENGTHS = (16, 32, 64, 128, 256)  # where `Batch.by_length` cuts
+BUCKET = 50  # batches sorted together: enough for little padding, few enough to shuffle well
+LENGTHS = (16, 32, 64, 128, 256)  # limits of the groups of `Batch.by_length`
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model is given: token ids, their mask, gold rows of the head, and the loss that scores them."""
+    """A model's input: token ids, attention mask, gold rows of the head, and the loss."""
 
     input_ids: Tensor
     attention_mask: Tensor
@@ -25,7 +25,7 @@ class Batch:
     objective: Objective | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """The batch on a device."""
+        """Return the batch on a device."""
         return replace(
             self,
             input_ids=self.input_ids.to(device),
@@ -34,11 +34,11 @@ class Batch:
         )
 
     def without_loss(self) -> Batch:
-        """The batch for a look at the model only: the loss is a matter of all processes, a look is not."""
+        """Return the batch without its loss, which needs all processes to take part."""
         return replace(self, objective=None)
 
     def rows(self, indices: Tensor) -> Batch:
-        """Some of the samples, padded no longer than they need."""
+        """Return some of the samples, with as little padding as they need."""
         mask = self.attention_mask[indices]
         longest = int(mask.sum(1).max())
         return replace(
@@ -49,7 +49,7 @@ class Batch:
         )
 
     def by_length(self) -> list[Tensor]:
-        """Rows of like length, so that one long sentence does not pad all the others to its own length."""
+        """Return groups of rows of similar length, so that one long sentence does not pad all others."""
         grade = torch.bucketize(self.attention_mask.sum(1), torch.tensor(LENGTHS, device=self.labels.device))
         return [(grade == g).nonzero().squeeze(1) for g in sorted(set(grade.tolist()))]
 
@@ -59,7 +59,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Examples:
-    """Encoded sentences, ready to be cut into batches as often as wanted."""
+    """Encoded sentences, to be divided into batches."""
 
     tokens: Sequence[Sequence[int]]
     labels: Sequence[int]
@@ -70,22 +70,22 @@ class Examples:
         return len(self.tokens)
 
     def drawn(self, most: int, seed: int) -> Examples:
-        """At most so many of the sentences, drawn at random: the first would be the shortest once sorted."""
+        """Return at most `most` sentences, drawn at random: the first of a sorted list are the shortest."""
         if len(self) <= most:
             return self
         chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:most].tolist()
         return replace(self, tokens=[self.tokens[i] for i in chosen], labels=[self.labels[i] for i in chosen])
 
     def batches(self, size: int, shuffle: torch.Generator | None = None) -> Iterator[Batch]:
-        """This process's share of every batch: shuffled and length-bucketed, or sorted by length."""
+        """Yield this process's share of every batch: shuffled and length-bucketed, or sorted by length."""
         for indices in self.order(size, shuffle):
             own = distributed.share(indices)
-            # A process without a sample of its own still has to take part: one that counts for nothing.
+            # A process without samples must still take part: it gets one sample that the loss ignores.
             batch = self.collate(own or indices[:1])
             yield batch if own else replace(batch, labels=torch.full_like(batch.labels, IGNORED))
 
     def order(self, size: int, shuffle: torch.Generator | None = None) -> list[list[int]]:
-        """The indices of each batch, in the order they are run."""
+        """Return the indices of each batch, in the order of use."""
         if shuffle is None:
             return _cut(sorted(range(len(self)), key=self._length), size)
         mixed = torch.randperm(len(self), generator=shuffle).tolist()
@@ -97,7 +97,7 @@ class Examples:
         return [cut[i] for i in torch.randperm(len(cut), generator=shuffle).tolist()]
 
     def collate(self, indices: Sequence[int]) -> Batch:
-        """These sentences as one batch."""
+        """Return these sentences as one batch."""
         rows = [self.tokens[i] for i in indices]
         longest = max(len(row) for row in rows)
         return Batch(

@@ -1,4 +1,4 @@
-"""The paper's data from its pinned public sources, every file checked against its SHA-256."""
+"""Download the paper's data from its pinned public sources, and check the SHA-256 of every file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.storage.files import write_bytes
 BASE_URL = "https://raw.githubusercontent.com"
 TIMEOUT = 60.0
 _LACL = "itsmemala/LACL/e24cb824c5f891236a9c878501cb5e6bc26d868c/dat"
-# stream: its folder in the data directory, and where that folder is under the base URL
+# For each stream: its folder in the data directory, and that folder's path under the base URL.
 SOURCES = {
     "hwu64": ("hwu64", f"{_LACL}/hwu64_json"),
     "annomi": ("annomi", f"{_LACL}/annomi_strat_json"),
@@ -28,14 +28,14 @@ OnFile = Callable[[Path, int, int], None]
 def fetch(
     name: str, data_dir: Path, *, base_url: str = BASE_URL, progress: OnFile | None = None
 ) -> list[Path]:
-    """Download the files of a stream that are not there yet, and return the paths of all of them.
+    """Download the missing files of a stream; return the paths of all its files.
 
-    A file appears whole and checked or not at all. `progress` is told the file, how many are done and of how
-    many.
+    A file appears only when it is complete and checked. `progress` gets the file, the number of finished
+    files and the total.
     """
     if name not in SOURCES:
         raise HoldfastError(
-            f"nothing to download for {name!r}{did_you_mean(name, SOURCES)}; there is {', '.join(SOURCES)}"
+            f"nothing to download for {name!r}{did_you_mean(name, SOURCES)}; choose from {', '.join(SOURCES)}"
         )
     folder, source = SOURCES[name]
     sums = {path: checksum for path, checksum in _checksums().items() if path.startswith(f"{folder}/")}

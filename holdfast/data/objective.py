@@ -1,4 +1,4 @@
-"""The task loss of a split, by scenario: see `maths/losses.py` for the formula."""
+"""The task loss of a split, by scenario; `maths/losses.py` has the formula."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.losses import Objective, balanced_weights, relaxed_prior
 
 ClassWeights = Literal["task", "paper", "none"]
-# Scaled inverse frequencies of the whole AnnoMI corpus, as the paper's authors typed them in.
+# Scaled inverse frequencies of the whole AnnoMI corpus, hard-coded by the paper's authors.
 PAPER_WEIGHTS = {"change": 0.41, "sustain": 0.89, "neutral": 0.16}
 
 
@@ -25,7 +25,7 @@ def objective(
     seen: Sequence[str],
     class_weights: ClassWeights = "task",
 ) -> Objective:
-    """The loss of one split of a task, for a head with these rows of which `seen` have been taught."""
+    """Return the loss of one split of a task, for a head with these rows, of which `seen` were learnt."""
     prior, weights = torch.ones(len(rows)), torch.ones(len(rows))
     if scenario == "class-incremental":
         counts = (task.train if part == "train" else task.valid).counts()
@@ -43,7 +43,7 @@ def _class_weights(task: Task, kind: ClassWeights) -> Mapping[str, float]:
         return balanced_weights(task.train.counts())
     if unknown := [label for label in task.labels if label not in PAPER_WEIGHTS]:
         raise HoldfastError(
-            f"class_weights=paper knows {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has "
+            f"class_weights=paper has only {', '.join(PAPER_WEIGHTS)}, but task {task.name!r} has "
             f"{unknown[0]!r}; use class_weights=task"
         )
     return PAPER_WEIGHTS

@@ -1,4 +1,4 @@
-"""The paper's two streams: intents (HWU64) and client behaviour (AnnoMI), in its three task orders each."""
+"""The paper's two streams, intents (HWU64) and client behaviour (AnnoMI), with its three task orders each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANNOMI_ORDERS = {
     2: ("Anxiety", "Medicine", "Alcohol", "Exercise", "Smoking", "Drug"),
     3: ("Drug", "Exercise", "Medicine", "Smoking", "Anxiety", "Alcohol"),
 }
-# A topic that names several domains ("smoking cessation; reducing alcohol consumption") is of the first.
+# A topic with several domains ("smoking cessation; reducing alcohol consumption") goes to the first match.
 ANNOMI_KEYWORDS = {
     "Alcohol": ("reducing alcohol",),
     "Smoking": ("smoking cessation",),
@@ -33,20 +33,20 @@ ANNOMI_CSV = Path("annomi_raw", "AnnoMI-simple.csv")
 
 
 def hwu64(data_dir: Path) -> Stream:
-    """Intents of a home assistant: as many of the authors' twelve splits of five intents as are there."""
+    """Load the intents of a home assistant: those of the authors' twelve splits of five that exist."""
     folder = _folder(data_dir, "hwu64", "hwu64_json")
     names = [name for name in (f"Split{i}" for i in range(12)) if (folder / name).is_dir()]
     return _from_json(folder, names, "intent", "hwu64", "class-incremental")
 
 
 def annomi(data_dir: Path) -> Stream:
-    """Client talk in motivational interviews (change, sustain, neutral) over six domains."""
+    """Load client talk from motivational interviews (change, sustain, neutral) in six domains."""
     folder = _folder(data_dir, "annomi", "annomi_strat_json")
     return _from_json(folder, ANNOMI_ORDERS[1], "polarity", "annomi", "domain-incremental")
 
 
 def annomi_from_csv(path: Path, seed: int = 0) -> Stream:
-    """The same six domains from the public CSV, split by us; seed 0 gives the authors' very sentences."""
+    """Load the six domains from the public CSV and split them; seed 0 gives exactly the authors' split."""
     columns = ("topic", "interlocutor", "utterance_text", "client_talk_type")
     if not path.is_file():
         raise _missing(path, "annomi-raw")
@@ -119,4 +119,4 @@ def _folder(data_dir: Path, ours: str, authors: str) -> Path:
 
 
 def _missing(path: Path, stream: str) -> HoldfastError:
-    return HoldfastError(f"{path}: not there; run `holdfast data get {stream}` or pass another --data-dir")
+    return HoldfastError(f"{path}: not found; run `holdfast data get {stream}` or pass another --data-dir")

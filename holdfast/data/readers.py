@@ -1,4 +1,4 @@
-"""Your own data: CSV, TSV, JSONL and Hugging Face datasets, read into a stream or one clear error."""
+"""Read the user's data: CSV, TSV, JSONL and Hugging Face datasets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HUB = "hf:"
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 SUFFIXES = (*DELIMITERS, ".jsonl")
 SPLITS = {"train": "train", "valid": "valid", "validation": "valid", "dev": "valid", "test": "test"}
-# Generous for a sentence, yet an unclosed quote is caught before it has swallowed a large file.
+# Generous for a sentence, but catches an unclosed quote before it swallows a large file.
 FIELD_LIMIT = 16 * 2**20
 
 
 class Row(NamedTuple):
-    """One sentence, its label and, where the data says so, the split it belongs to."""
+    """A sentence, its label and, if the data has one, its split."""
 
     text: str
     label: str
@@ -33,11 +33,11 @@ class Row(NamedTuple):
 
 Rows = list[Row]
 Placed = tuple[str, Mapping[str, Any]]
-"""A row of a file: its place, as an error names it, and its columns."""
+"""A row of a file: its place, for error messages, and its columns."""
 
 
 def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str = "label") -> Rows:
-    """Every row of a CSV, TSV or JSONL file, of a saved Hugging Face dataset, or of `hf:owner/name`.
+    """Return all rows of a CSV, TSV or JSONL file, of a saved Hugging Face dataset, or of `hf:owner/name`.
 
     A `split` column is optional; its values are train, valid (validation, dev) and test.
     """
@@ -47,30 +47,30 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
         for place, row in _placed_rows(path, columns)
     ]
     if not rows:
-        raise HoldfastError(f"{path}: no rows; it needs one row per sentence with {' and '.join(columns)}")
+        raise HoldfastError(f"{path}: no rows; add one row per sentence, with {' and '.join(columns)}")
     if len({row.split is None for row in rows}) > 1:
         raise HoldfastError(f"{path}: only some rows have a split; give every row one, or none")
     return rows
 
 
 def read_texts(path: str | Path, *, text_column: str = "text") -> list[str]:
-    """The sentences of a file, labels or none: as `read_pairs`, or one per line of a .txt file."""
+    """Return the sentences of any source of `read_pairs`, or one per line of a .txt file."""
     if Path(path).suffix.lower() == ".txt":
         texts = [line.strip() for line in _lines(Path(path))]
         texts = [text for text in texts if text]
     else:
         texts = [_cell(row, text_column, place) for place, row in _placed_rows(path, (text_column,))]
     if not texts:
-        raise HoldfastError(f"{path}: no sentences in it")
+        raise HoldfastError(f"{path}: no sentences; give a file with some")
     return texts
 
 
 def stream_from_files(
     path: str | Path, *, text_column: str = "text", label_column: str = "label", seed: int = 0
 ) -> Stream:
-    """A stream of the files in a folder, one task each in order of name, or of a single file or dataset.
+    """Return a stream from a folder, with one task per file in order of name, or from one file or dataset.
 
-    A file with a `split` column is split by it, any other 70/10/20 by label and seed. Tasks that share one
+    A `split` column decides the split; without it each label is split 70/10/20, by seed. Tasks with the same
     label set are domain-incremental, others class-incremental.
     """
     sources = [path] if _is_hugging_face(path) or not Path(path).is_dir() else _files(Path(path))
@@ -83,7 +83,7 @@ def stream_from_files(
 
 
 def digest(path: str | Path) -> str:
-    """A hash of the files behind a stream."""
+    """Return a hash of the files of a stream."""
     if _is_hugging_face(path):
         files = [Path(file["filename"]) for _, part in hub_parts(str(path)) for file in part.cache_files]
     else:
@@ -96,7 +96,7 @@ def _placed_rows(path: str | Path, columns: Collection[str]) -> Iterator[Placed]
         return _hub_rows(str(path), columns)
     file = Path(path)
     if file.is_dir():
-        raise HoldfastError(f"{file}: a folder; give one of its files")
+        raise HoldfastError(f"{file}: is a folder; give one of its files")
     if not file.is_file():
         raise HoldfastError(f"{file}: no such file; check the path")
     if file.suffix.lower() not in SUFFIXES:
@@ -107,7 +107,7 @@ def _placed_rows(path: str | Path, columns: Collection[str]) -> Iterator[Placed]
 
 
 def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
-    """The rows of a CSV or TSV file, each with its line number, once it is known to have these columns."""
+    """Yield the rows of a CSV or TSV file with their line numbers, after checking for these columns."""
     csv.field_size_limit(FIELD_LIMIT)
     reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
     header: list[str] = []
@@ -129,7 +129,7 @@ def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
         elif len(fields) != len(header):
             raise HoldfastError(
                 f"{place}: {len(fields)} fields where the header has {len(header)};"
-                " quote a field that holds the delimiter"
+                " quote fields that contain the delimiter"
             )
         else:
             yield place, dict(zip(header, fields, strict=True))
@@ -138,7 +138,7 @@ def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
 
 
 def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
-    """The objects of a JSONL file, each with its line number, once it is known to have these columns."""
+    """Yield the objects of a JSONL file with their line numbers, after checking each for these columns."""
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
@@ -146,7 +146,7 @@ def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
         try:
             row = json.loads(line)
         except ValueError as error:
-            reason = str(error).partition(":")[0]  # what follows counts lines within this one
+            reason = str(error).partition(":")[0]  # the rest is a position within this line
             raise HoldfastError(f"{place}: broken JSON ({reason}); put one object on each line") from error
         if not isinstance(row, dict):
             raise HoldfastError(f"{place}: not a JSON object; put one object on each line")
@@ -173,7 +173,7 @@ def _lines(path: Path) -> Iterator[str]:
                     f"{path}, line {number}: not UTF-8 at byte {at}; save the file as UTF-8"
                 ) from error
             if "\0" in line:
-                raise HoldfastError(f"{path}, line {number}: a NUL byte; save the file as plain UTF-8 text")
+                raise HoldfastError(f"{path}, line {number}: contains a NUL byte; save the file as UTF-8")
             offset += len(raw)
             yield line.removeprefix("\ufeff") if number == 1 else line
 
@@ -190,18 +190,18 @@ def _require(columns: Collection[str], present: Collection[str], place: str) -> 
 def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
     value = row[column]
     if isinstance(value, list | dict):
-        raise HoldfastError(f"{place}: column {column!r} is not a plain value; make it text")
+        raise HoldfastError(f"{place}: column {column!r} is not a plain value; use text")
     value = "" if value is None else str(value)
-    # A missing value leaves pandas, JSON and spreadsheets under any of these spellings.
+    # pandas, JSON and spreadsheets write a missing value in these ways.
     if value.strip().casefold() in ("", "nan"):
         raise HoldfastError(f"{place}: column {column!r} is empty or NaN; fill it in or delete the row")
     if not whole(value):
-        raise HoldfastError(f"{place}: column {column!r} holds half a character; save it as plain UTF-8 text")
+        raise HoldfastError(f"{place}: column {column!r} has an unpaired surrogate; save it as UTF-8")
     return value
 
 
 def whole(text: str) -> bool:
-    """Whether a text can be written as UTF-8: half a surrogate pair cannot, and no tokenizer takes it."""
+    """Return whether a text is valid UTF-8; no tokenizer accepts an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -241,16 +241,16 @@ def _hub_rows(path: str, columns: Collection[str]) -> Iterator[Placed]:
 def _class_name(value: Any, names: list[str] | None) -> Any:
     if names is None or value is None:
         return value
-    return names[value] if value >= 0 else None  # -1 is how the hub marks a sentence without a label
+    return names[value] if value >= 0 else None  # the hub marks a missing label with -1
 
 
 def hub_parts(path: str) -> list[tuple[str, Any]]:
-    """The splits of a saved Hugging Face dataset or of `hf:owner/name`, with their names."""
+    """Return the splits of a saved Hugging Face dataset or of `hf:owner/name`, with their names."""
     datasets = require("datasets", "datasets")
     hub_id = path.removeprefix(HUB)
     try:
         loaded = datasets.load_from_disk(path) if hub_id == path else datasets.load_dataset(hub_id)
-    except Exception as error:  # the hub client raises its own kinds, which change with its version
+    except Exception as error:  # the exceptions of the hub client vary with its version
         reason = " ".join(str(error).split())
         raise HoldfastError(f"{path}: cannot be loaded ({reason}); check the name and the network") from error
     return list(loaded.items()) if isinstance(loaded, dict) else [("", loaded)]
@@ -264,7 +264,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def stem(path: str | Path) -> str:
-    """What a source of sentences is called: its file's name without the ending."""
+    """Return the name of a data source: its file name without the suffix."""
     return str(path).rpartition("/")[2] if str(path).startswith(HUB) else Path(path).resolve().stem
 
 
@@ -280,7 +280,7 @@ def _task(path: str | Path, rows: Rows, seed: int) -> Task:
             )
         if unseen := {row.label for row in part} - {row.label for row in parts["train"]}:
             raise HoldfastError(
-                f"{path}: label {min(unseen)!r} is in the {split!r} rows but never in 'train';"
+                f"{path}: label {min(unseen)!r} is in the {split!r} rows but not in 'train';"
                 " add it to 'train'"
             )
     return Task(stem(path), **{split: Split.of([row[:2] for row in part]) for split, part in parts.items()})
@@ -294,10 +294,10 @@ def _stratified(path: str | Path, rows: Rows, seed: int) -> dict[str, Rows]:
     for label, members in by_label.items():
         if len(members) < 3:
             raise HoldfastError(
-                f"{path}: label {label!r} has {len(members)} of the 3 examples a split needs;"
+                f"{path}: label {label!r} has {len(members)} examples, but a split needs 3;"
                 " add examples or delete the label"
             )
-        # Seeded by label too, so that adding a label leaves the split of the others alone.
+        # The seed includes the label, so that adding a label does not change the split of the others.
         Random(f"{seed}/{label}").shuffle(members)
         valid = max(1, round(0.1 * len(members)))
         test = valid + max(1, round(0.2 * len(members)))

@@ -1,4 +1,4 @@
-"""Task and Stream: what is learnt, in which order, and in which scenario."""
+"""Task and Stream: labelled sentences, and the order and scenario in which they are learnt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Scenario = Literal["class-incremental", "domain-incremental", "joint"]
 
 @dataclass(frozen=True)
 class Split:
-    """Sentences and their gold labels, side by side."""
+    """Sentences and their gold labels."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -28,11 +28,11 @@ class Split:
         return len(self.texts)
 
     def counts(self) -> Counter[str]:
-        """How many sentences each label has."""
+        """Return the number of sentences of each label."""
         return Counter(self.labels)
 
     def capped(self, per_class: int | None) -> Split:
-        """The first `per_class` sentences of each label, in their order."""
+        """Return the first `per_class` sentences of each label, in their order."""
         if per_class is None:
             return self
         taken: Counter[str] = Counter()
@@ -45,13 +45,13 @@ class Split:
 
     @staticmethod
     def of(pairs: Sequence[tuple[str, str]]) -> Split:
-        """A split from (text, label) pairs."""
+        """Return a split made from (text, label) pairs."""
         return Split(tuple(text for text, _ in pairs), tuple(label for _, label in pairs))
 
 
 @dataclass(frozen=True)
 class Task:
-    """One lesson. Labels are strings, and the string is the identity: never an integer offset."""
+    """One task to learn. A label is identified by its string, never by an integer offset."""
 
     name: str
     train: Split
@@ -64,29 +64,29 @@ class Task:
         return tuple(sorted(set(self.train.labels)))
 
     def capped(self, *, train: int | None, valid: int | None) -> Task:
-        """The task with at most so many training and validation sentences per class; test is whole."""
+        """Return the task with these maximum numbers of sentences per class; test is unchanged."""
         return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
 
 
 def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
-    """A task of texts and their labels, some of them held out for validation: see `held_out`."""
+    """Return a task made from texts and labels, with some held out for validation by `held_out`."""
     for what, values in (("text", texts), ("label", labels)):
         if isinstance(values, str):
-            raise HoldfastError(f"the {what}s are one string; give a list of them")
+            raise HoldfastError(f"the {what}s are one string; give a list of strings")
         for place, value in enumerate(values):
             if not isinstance(value, str):
                 kind = type(value).__name__
                 raise HoldfastError(f"{what} {place + 1} is not text but {value!r} ({kind}); use str()")
     if len(texts) != len(labels):
-        raise HoldfastError(f"{len(texts)} texts, but {len(labels)} labels; every text needs one")
+        raise HoldfastError(f"{len(texts)} texts but {len(labels)} labels; give one label per text")
     train, valid = held_out(Split(tuple(texts), tuple(labels)), seed)
     return Task(name, train=train, valid=valid, test=Split((), ()))
 
 
 def held_out(split: Split, seed: int = 0) -> tuple[Split, Split]:
-    """A tenth of every label's sentences for validation, at least one; none of a label with fewer than three.
+    """Split off a tenth of each label's sentences for validation: at least one, none if fewer than three.
 
-    Seeded by label, so that adding a label leaves the split of the others alone.
+    The seed includes the label, so that adding a label does not change the split of the others.
     """
     places: dict[str, list[int]] = {}
     for place, label in enumerate(split.labels):
@@ -104,7 +104,7 @@ def held_out(split: Split, seed: int = 0) -> tuple[Split, Split]:
 
 @dataclass(frozen=True)
 class Stream:
-    """Tasks in the order they arrive, and the scenario they make."""
+    """Tasks in the order they arrive, and their scenario."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -127,11 +127,11 @@ class Stream:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every label of the stream, in the order it is first taught."""
+        """All labels of the stream, in the order of first appearance."""
         return tuple(dict.fromkeys(label for task in self.tasks for label in task.labels))
 
     def ordered(self, names: Sequence[str]) -> Stream:
-        """The same stream with these of its tasks, in this order."""
+        """Return the stream with only these tasks, in this order."""
         known = {task.name: task for task in self.tasks}
         if unknown := [name for name in names if name not in known]:
             raise HoldfastError(
@@ -140,5 +140,5 @@ class Stream:
         return replace(self, tasks=tuple(known[name] for name in names))
 
     def capped(self, *, train: int | None, valid: int | None) -> Stream:
-        """The stream with every task capped (see `Task.capped`)."""
+        """Return the stream with every task capped (see `Task.capped`)."""
         return replace(self, tasks=tuple(task.capped(train=train, valid=valid) for task in self.tasks))

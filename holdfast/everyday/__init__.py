@@ -1,1 +1,1 @@
-"""The everyday jobs behind the commands: teach a file, answer for texts, test on a file."""
+"""Jobs behind the everyday commands: learn a file, classify texts, evaluate on a file."""

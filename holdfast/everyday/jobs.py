@@ -1,4 +1,4 @@
-"""The everyday jobs behind the commands: teach a file, answer for texts, test on a file."""
+"""Jobs behind the everyday commands: learn a file, classify texts, evaluate on a file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from holdfast.storage.generations import Store
 
 Format = Literal["text", "jsonl", "csv"]
 UNKNOWN = "(unknown)"
-CHUNK = 4096  # sentences of a file that are answered at a time
+CHUNK = 4096  # texts of a file that are classified at a time
 
 
 # ---- learning -----------------------------------------------------------------------------------------
@@ -36,7 +36,7 @@ CHUNK = 4096  # sentences of a file that are answered at a time
 
 @dataclass
 class Learnt:
-    """What a lesson from a file came to."""
+    """Result of learning a file."""
 
     learner: Learner
     lesson: Lesson
@@ -59,7 +59,7 @@ def learn(
     hyper_parameters: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Learnt:
-    """Teach a file to the learner in a directory (a new one, if there is none) and commit a generation."""
+    """Teach a file to the learner in a directory, created if absent, and commit a generation."""
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
     with state.working_in(path):
         learner = _opened(path, method, model, hyper_parameters or {}, settings or {})
@@ -71,7 +71,7 @@ def learn(
         if seconds is not None:
             if usual is None:
                 raise HoldfastError(
-                    f"--budget is for auto; {learner.made_of.method} searches as long as it must"
+                    f"--budget works only with auto, not with {learner.made_of.method}; leave it out"
                 )
             learner.method.set(seconds=seconds)
         known = set(learner.classes_)
@@ -81,13 +81,13 @@ def learn(
         if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
             most = learner.settings.max_length
             learner.progress.note(
-                f"note: of {cut} texts only the first {most} tokens are read; --set max_length=N may change "
-                "that in a new directory"
+                f"note: only the first {most} tokens of {cut} texts are read; --set max_length=N can "
+                "change that in a new directory"
             )
         lesson = _taught(learner, source, rows)
         learner.history[-1]["rows"] = mark
         if seconds is not None:
-            learner.method.set(seconds=usual)  # it was meant for this file
+            learner.method.set(seconds=usual)  # the budget was for this file only
         generation = learner.commit(path)
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
@@ -96,21 +96,19 @@ def learn(
 
 
 def _mark(rows: Rows) -> str:
-    """A hash of a file's rows, by which they are known again; no text can be read from it."""
+    """Return a hash that identifies a file's rows; no text can be recovered from it."""
     return hashlib.sha256(repr(sorted(rows, key=repr)).encode()).hexdigest()[:16]
 
 
 def _known_already(learner: Learner, mark: str) -> list[str]:
-    """Whether the same rows have been learnt before."""
+    """Return a note if the same rows have been learnt before."""
     times = sum(entry.get("rows") == mark for entry in learner.history)
-    told = (
-        f"these very rows were learnt before ({times} times); they count again, and their score says little"
-    )
+    told = f"the same rows were learnt before ({times} times); they count again, and their score says little"
     return [told] if times else []
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
-    """One lesson from a file's rows: split as they say, or with some held out and then learnt as well."""
+    """Teach a file's rows as one lesson: split as they say, or with some held out and learnt afterwards."""
     if rows[0].split is None:
         return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
     parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
@@ -129,7 +127,7 @@ def _opened(
     hyper_parameters: dict[str, Any],
     settings: dict[str, Any],
 ) -> Learner:
-    """The learner of a directory, or a new one; what was chosen at its beginning cannot be changed later."""
+    """Return the learner of a directory, or a new one; options of its creation cannot be changed later."""
     if Store(path).current is None:
         training = replace(state.EVERYDAY, **settings)
         return Learner.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
@@ -141,25 +139,25 @@ def _opened(
     ):
         if asked is not None and asked != has:
             raise HoldfastError(
-                f"{path} was begun with --{name} {has}; leave --{name} out, or choose another directory"
+                f"{path} was created with --{name} {has}; leave --{name} out, or choose another directory"
             )
     return learner
 
 
 def only_for_new(path: Path, names: Iterable[str]) -> None:
-    """Refuse settings of a directory that was begun without them."""
+    """Refuse settings for a directory that already holds a learner."""
     if Store(path).current is not None and (given := sorted(names)):
         raise HoldfastError(
-            f"{path} was begun already: --set {given[0]} can only be given to a new directory"
+            f"{path} already holds a learner: --set {given[0]} works only for a new directory"
         )
 
 
 def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
-    """What a user should hear about a file: repeated rows, texts with two labels, labels that look alike."""
+    """Return notes about a file: repeated rows, texts with several labels, labels that look alike."""
     found = []
     pairs = Counter((row.text, row.label) for row in rows)
     if repeated := sum(count - 1 for count in pairs.values()):
-        found.append(f"{repeated} rows repeat another one; they count as often as they occur")
+        found.append(f"{repeated} rows repeat another row; they count as often as they occur")
     labels: defaultdict[str, set[str]] = defaultdict(set)
     for text, label in pairs:
         labels[text].add(label)
@@ -175,30 +173,30 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
         if len(own) > 1:
             spelt = " and ".join(repr(label) for label in sorted(own))
             found.append(
-                f"labels {spelt} differ only by case or spaces, and are {len(own)} labels; is that meant?"
+                f"labels {spelt} differ only in case or spaces and count as {len(own)}; is that intended?"
             )
     return found
 
 
 def forget_label(path: Path, label: str, *, generations: int | None = None) -> tuple[int, str]:
-    """Take a label out of a learner; the new generation, and what still carries traces of it, if anything."""
+    """Remove a label from a learner; return the new generation and what still carries traces of the label."""
     with state.working_in(path, new=False):
         learner = Learner.load(path)
         traces = learner.forget(label)
-        shutil.rmtree(path / ".trials", ignore_errors=True)  # a lesson that was killed may know it
+        shutil.rmtree(path / ".trials", ignore_errors=True)  # a killed lesson may have left traces of it
         return learner.commit(path, keep=generations), traces
 
 
-# ---- answering ----------------------------------------------------------------------------------------
+# ---- classifying --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Answer:
-    """What a learner says about one text."""
+    """A learner's prediction for one text."""
 
     text: str
     label: str | None
-    """None where the input is like nothing that was learnt."""
+    """None if the text is unlike everything that was learnt."""
     probability: float
     top: list[tuple[str, float]]
 
@@ -206,12 +204,12 @@ class Answer:
 def answers(
     learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
 ) -> list[Answer]:
-    """Labels and probabilities; with `reject`, inputs further out than that share of known ones have none."""
+    """Return predictions; with `reject`, texts further out than that share of known ones get no label."""
     if not len(texts):
         return []
     for number, text in enumerate(texts, start=1):
         if not whole(text):
-            raise HoldfastError(f"text {number} holds half a character; save it as plain UTF-8 text")
+            raise HoldfastError(f"text {number} has an unpaired surrogate; save it as plain UTF-8 text")
     classes, features = learner.classes_, learner.model.embed(texts)
     far = [False] * len(texts) if reject is None else learner.far_out(features, reject)
     likely = learner.probabilities(features)
@@ -224,7 +222,7 @@ def answers(
 
 
 def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> Iterator[str]:
-    """Answers as lines: tab-separated for people, JSONL or CSV for programs."""
+    """Yield answers as lines: tab-separated for people, JSONL or CSV for programs."""
     if style == "csv" and header:
         yield "text,label,probability"
     for answer in found:
@@ -234,7 +232,7 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
             record = {"text": answer.text, "label": answer.label, "probability": round(answer.probability, 6)}
             yield json.dumps(record | ({"top": top} if len(top) > 1 else {}), ensure_ascii=False)
         elif style == "csv":
-            line = io.StringIO()  # the writer quotes a line break only if it may end a line itself
+            line = io.StringIO()  # with its own line ends the writer quotes line breaks
             csv.writer(line).writerow([answer.text, label, f"{answer.probability:.6f}"])
             yield line.getvalue().removesuffix("\r\n")
         else:
@@ -243,12 +241,12 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
 
 
 def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
-    """Pieces of a long list."""
+    """Split a long list into pieces."""
     return (texts[start : start + size] for start in range(0, len(texts), size))
 
 
 def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]:
-    """Lines as they come, as many as are there at once: one line is answered without waiting for more."""
+    """Yield lines as they arrive, all that are there at once: one line does not wait for more."""
     lines: queue.Queue[str | None] = queue.Queue(maxsize=4 * most)
     broken: list[UnicodeDecodeError] = []
 
@@ -272,26 +270,26 @@ def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]
             yield texts
     if broken:
         reason = broken[0].reason
-        raise HoldfastError(f"the lines are not UTF-8 ({reason}); convert them first") from broken[0]
+        raise HoldfastError(f"the input is not UTF-8 ({reason}); convert it first") from broken[0]
 
 
-# ---- testing ------------------------------------------------------------------------------------------
+# ---- evaluating ---------------------------------------------------------------------------------------
 
 
 @dataclass
 class Evaluation:
-    """How a learner does on a file."""
+    """Scores of a learner on a file."""
 
     score: float
     rows: list[tuple[str, float, float, float, int]]
-    """label, precision, recall, F1, sentences."""
+    """Label, precision, recall, F1 and number of sentences."""
     labels: list[str]
     confusion: list[list[int]]
-    """Gold labels down, predictions across."""
+    """Gold labels in rows, predictions in columns."""
 
 
 def evaluated(learner: Learner, split: Split) -> Evaluation:
-    """Macro-F1 over the gold labels, each of them, and who is taken for whom."""
+    """Return the macro-F1 over the gold labels, the scores of each label and the confusion matrix."""
     predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
     scores = label_scores(split.labels, predicted)
     shown = [*scores, *sorted(set(predicted) - scores.keys())]

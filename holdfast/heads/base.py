@@ -1,4 +1,4 @@
-"""Head: what turns a sentence vector into one score per label, and how it learns a task."""
+"""The base class of heads, which turn a sentence vector into one score per label."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.metrics import macro_f1
 from holdfast.maths.params import Params
 
-NO_DISTANCE = "this head has no distance to tell unknown inputs by; begin with slda or klda"
+NO_DISTANCE = "this head cannot detect unknown inputs; use the method slda or klda"
 
 
 class Taught(NamedTuple):
@@ -27,24 +27,24 @@ class Taught(NamedTuple):
 
 
 class Vectors(Protocol):
-    """The sentence vectors of the task at hand, computed when they are asked for."""
+    """The sentence vectors of the current task, computed on request."""
 
     @property
     def moved(self) -> bool:
         """Whether training has changed the encoder."""
 
     def before(self, part: Literal["train", "valid"]) -> Taught:
-        """Vectors of a split where the task starts."""
+        """Return the vectors of a split with the weights at the start of the task."""
 
     def after(self, part: Literal["train", "valid"]) -> Taught:
-        """Vectors of a split with the weights as they are now."""
+        """Return the vectors of a split with the current weights."""
 
 
 class Head(nn.Module, ABC):
-    """Scores per label. Rows are keyed by label strings; no task id is ever given."""
+    """Base class of heads. Rows are keyed by label strings; there is no task id."""
 
     trained: ClassVar[bool]
-    """Whether its weights are trained by gradient; otherwise it absorbs vectors."""
+    """Whether the head has weights trained by gradient; otherwise it absorbs vectors."""
     has_past: ClassVar[bool]
     """Whether training sees rows of earlier tasks, which the loss must balance against."""
 
@@ -58,11 +58,11 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def add(self, labels: Sequence[str]) -> Params:
-        """Make room for labels that have none; return the initial values of new weights, by name."""
+        """Add rows for new labels; return the initial values of new weights, by name."""
 
     @abstractmethod
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
-        """Start over with these labels, for weights or statistics that are about to be loaded."""
+        """Reset the head to these labels, before weights or statistics are loaded."""
 
     def teach(self, labels: Sequence[str]) -> None:
         """Mark labels as seen."""
@@ -85,21 +85,21 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def probe(self, labels: Sequence[str]) -> Head:
-        """Return the head that the encoder is trained under: this one, or a throw-away one."""
+        """Return the head that the encoder is trained with: this one, or a temporary one."""
 
     def absorb(self, vectors: Vectors) -> dict[str, float]:
-        """Take the task's training sentences in, without gradients; return what to note about it."""
+        """Learn the task's training sentences without gradients; return values for the record."""
         return {}
 
     def absorb_valid(self, vectors: Vectors) -> None:
-        """Take validation sentences in as well, once they have served."""
+        """Learn the validation sentences too, once they are no longer needed for validation."""
 
     def statistics(self) -> Params:
-        """Return what is remembered beside weights, by name."""
+        """Return the state besides the weights, by name."""
         return {}
 
     def load_statistics(self, statistics: Params) -> None:
-        """Put back what `statistics` gave."""
+        """Restore the result of `statistics`."""
 
     # ---- use --------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Head(nn.Module, ABC):
         return macro_f1(data.labels, self.predict(data.features, rows)) if len(data.labels) else math.nan
 
     def distances(self, features: Tensor) -> Tensor:
-        """Return how far each sentence is from anything known."""
+        """Return the distance of each sentence from the nearest known class."""
         raise HoldfastError(NO_DISTANCE)
 
     def threshold(self, keep: float) -> float:

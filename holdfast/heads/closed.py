@@ -19,13 +19,13 @@ from holdfast.maths.params import Params
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences
-UNLIKELY = -50.0  # the least a log-likelihood counts: one hopeless sentence shall not decide
+UNLIKELY = -50.0  # lower limit of a log-likelihood, so that one hopeless sentence does not decide
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
-UNTOLD = 10.0  # the temperature where no validation data has told one
+UNTOLD = 10.0  # the temperature without validation data
 
 
 class ClosedFormHead(Head):
-    """Scores per label from running statistics; nothing in it is trained, and nothing is overwritten."""
+    """A head that computes its scores from running statistics; nothing is trained or overwritten."""
 
     trained: ClassVar[bool] = False
     has_past: ClassVar[bool] = False
@@ -38,7 +38,6 @@ class ClosedFormHead(Head):
 
     @override
     def add(self, labels: Sequence[str]) -> Params:
-        """Make room for new labels. No weights come with them."""
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
         self.labels += new
         self.grow(len(new))
@@ -46,12 +45,11 @@ class ClosedFormHead(Head):
 
     @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
-        """Take these labels, in this order, for statistics that are about to be loaded."""
         self.labels, self.seen = list(labels), list(seen)
 
     @override
     def probe(self, labels: Sequence[str]) -> Head:
-        """Return a throw-away linear head over these labels."""
+        """Return a temporary linear head over these labels."""
         probe = ProbeHead(self.width, seed=self.seed)
         probe.add(labels)
         probe.teach(labels)
@@ -62,15 +60,14 @@ class ClosedFormHead(Head):
         """Return the features themselves: importance without a trained head."""
         return features
 
-    # ---- what it remembers --------------------------------------------------------------------------------
+    # ---- statistics ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def grow(self, classes: int) -> None:
-        """Make room for new labels in the statistics."""
+        """Add rows for new labels to the statistics."""
 
     @override
     def forget(self, label: str) -> str:
-        """Drop a label; what still carries traces of it, or nothing if nothing does."""
         row = self.labels.index(label)
         self.labels.remove(label)
         self.seen = [name for name in self.seen if name != label]
@@ -78,20 +75,20 @@ class ClosedFormHead(Head):
 
     @abstractmethod
     def drop(self, row: int) -> str:
-        """Drop a row of the statistics; what still carries traces of it."""
+        """Drop a row of the statistics; return what still carries traces of it, or an empty string."""
 
     # ---- learning -----------------------------------------------------------------------------------------
 
     @override
     def absorb(self, vectors: Vectors) -> dict[str, float]:
-        """Carry the past along with the encoder, add the new sums, choose what is left open."""
+        """Adjust the statistics to the moved encoder, add the new sentences, choose the open settings."""
         new, notes = vectors.after("train"), {"drift": 0.0}
         if vectors.moved:
             old = vectors.before("train")
             notes["drift"] = relative_drift(old.features, new.features)
             self.carry(ridge_map(old.features, new.features))
         self.take_in(new)
-        # An encoder that was trained on these sentences says nothing by them about others.
+        # An encoder trained on these sentences says nothing about how it does on others.
         valid = vectors.after("valid")
         notes |= self.settle(valid, None if vectors.moved else new)
         if len(valid.labels):
@@ -100,46 +97,45 @@ class ClosedFormHead(Head):
 
     @override
     def absorb_valid(self, vectors: Vectors) -> None:
-        """Add the validation sentences to the sums."""
         self.take_in(vectors.after("valid"))
 
     @abstractmethod
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Add sentences to the statistics, or take them out again (sign = -1)."""
+        """Add sentences to the statistics, or remove them again (sign = -1)."""
 
     @abstractmethod
     def carry(self, move: Tensor) -> None:
-        """The features moved by z -> z (I + move): the statistics follow."""
+        """Update the statistics after the features moved by z -> z (I + move)."""
 
     @abstractmethod
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """Choose what is left open on validation data; what was chosen, by name.
+        """Choose open settings on validation data; return the choices by name.
 
-        `learnt` are sentences it has just taken in that may serve for validation too, each left out in turn.
+        `learnt` are sentences just added that may serve for validation too, by leaving each out in turn.
         """
 
     # ---- using it -----------------------------------------------------------------------------------------
 
     def rows(self, labels: Sequence[str]) -> Tensor:
-        """The row of each label."""
+        """Return the row of each label."""
         index = {label: row for row, label in enumerate(self.labels)}
         return torch.tensor([index[label] for label in labels], dtype=torch.long)
 
     @property
     @override
     def temperature(self) -> float:
-        """What scores are divided by to be probabilities: as likely as validation sentences have been so far.
+        """The temperature with the highest likelihood of all validation sentences so far.
 
-        In hundreds of dimensions distances are large, and the softmax of the bare scores is always 0 or 1.
+        In hundreds of dimensions distances are large, and the softmax of the raw scores is always 0 or 1.
         """
         return TEMPERATURES[int(self.heat.argmax())] if self.heat.any() else UNTOLD
 
     @torch.no_grad()
     def likelihood(self, data: Taught, temperature: float = 1.0) -> float:
-        """The log-likelihood of labels it knows.
+        """Return the log-likelihood of the sentences whose labels are known.
 
-        As in Platt's scaling the n sentences are taken for right with probability (n+1)/(n+2) only: a few
-        that are all right are no proof that none will ever be wrong.
+        As in Platt scaling, each of the n labels is assumed correct with probability (n+1)/(n+2) only: a few
+        correct sentences do not prove that the head is never wrong.
         """
         visible = self.visible_rows()
         known = {self.labels[row]: column for column, row in enumerate(visible)}
@@ -155,9 +151,9 @@ class ClosedFormHead(Head):
         return float(((1 - doubt) * right + doubt * wrong).sum())
 
     def left_out(self, data: Taught, folds: int = 5) -> Iterator[Taught]:
-        """Sentences it has learnt, fold by fold; while one is looked at, the head has not learnt it."""
+        """Yield learnt sentences fold by fold; while a fold is in use, the head has not learnt it."""
         statistics = self.statistics()
-        order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # every fold has every label
+        order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # spreads labels over folds
         for fold in range(min(folds, len(order))):
             places = order[fold::folds]
             part = Taught(data.features[places], [data.labels[i] for i in places])
@@ -166,14 +162,14 @@ class ClosedFormHead(Head):
             self.load_statistics(statistics)
 
     def cross_validated(self, data: Taught) -> tuple[float, float]:
-        """Macro-F1 of sentences it has learnt, each left out in turn; the mean of the folds and its error."""
+        """Return the cross-validated macro-F1 on learnt sentences: the mean of the folds and its error."""
         scores = [self.score(part) if self.visible_rows() else 0.0 for part in self.left_out(data)]
         found = torch.tensor(scores, dtype=torch.float64)
         return float(found.mean()), float(found.std(correction=0)) / max(len(scores) - 1, 1) ** 0.5
 
 
 class SumsHead(ClosedFormHead):
-    """A head that is linear in (lifted) features, its weights solved from class sums whenever they change."""
+    """A head that is linear in (lifted) features, with weights solved from the class sums on demand."""
 
     _solved: tuple[Option, Tensor, Tensor] | None = None
 
@@ -183,24 +179,23 @@ class SumsHead(ClosedFormHead):
         super().__init__(width, seed=seed)
         self.past = ClassSums(lifted or width, scatter)
         self.options = tuple(options)
-        """What validation data may choose from."""
-        # Per option, n times its validation score, over all tasks: eleven sentences of the latest task do not
-        # overrule what hundreds have said before.
+        """Options that validation data chooses from."""
+        # Per option, n times its validation score, summed over all tasks: eleven sentences of the latest task
+        # must not outweigh hundreds of earlier ones.
         self.evidence = torch.zeros(len(self.options), dtype=torch.float64)
         self.chosen = self.options[0]
         self.changed()
 
     def lift(self, features: Tensor) -> Tensor:
-        """What the sums are taken of: the features, or a function of them."""
+        """Return the features, or a function of them, that the sums are computed of."""
         return features
 
     @abstractmethod
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the scores, one row per label."""
+        """Return the weight and bias of the scores, one row per label."""
 
     @override
     def forward(self, features: Tensor) -> Tensor:
-        """The scores of every row."""
         if self._solved is None or self._solved[0] != self.chosen:
             self._solved = (self.chosen, *self.solve(self.chosen))
         _, weight, bias = self._solved
@@ -208,29 +203,27 @@ class SumsHead(ClosedFormHead):
 
     @override
     def visible_rows(self) -> list[int]:
-        """The labels that have a sentence."""
+        """Return the rows of labels with at least one sentence."""
         rows: list[int] = (self.past.counts > 0).nonzero().squeeze(1).tolist()
         return rows
 
     @override
     def grow(self, classes: int) -> None:
-        """Zeros for new labels."""
         self.past.grow(classes)
         self.changed()
 
     @override
     def statistics(self) -> Params:
-        """The sums, what was chosen, and the evidence it rests on."""
+        """Return the sums, the chosen option, and the evidence for it."""
         chosen = torch.tensor(self.chosen, dtype=torch.float64)
         return {**self.past.state(), "chosen": chosen, "evidence": self.evidence, "heat": self.heat}
 
     @override
     def load_statistics(self, statistics: Params) -> None:
-        """Put the sums back."""
         self.past.load(statistics)
         self.heat = statistics["heat"].cpu()
         self.chosen = tuple(statistics["chosen"].tolist())
-        if statistics["evidence"].shape == self.evidence.shape:  # otherwise other options are open now
+        if statistics["evidence"].shape == self.evidence.shape:  # otherwise the options have changed
             self.evidence = statistics["evidence"].cpu()
         if self.chosen not in self.options:
             self.chosen = self.options[0]
@@ -238,7 +231,7 @@ class SumsHead(ClosedFormHead):
 
     @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Add to the sums, or subtract; piece by piece, for lifted features take much room."""
+        """Add to the sums, or subtract, in pieces: lifted features take much memory."""
         rows = self.rows(data.labels)
         for start in range(0, len(rows), PIECE):
             piece = slice(start, start + PIECE)
@@ -247,33 +240,32 @@ class SumsHead(ClosedFormHead):
 
     @override
     def carry(self, move: Tensor) -> None:
-        """The sums follow the features."""
         self.past.carry(move)
         self.changed()
 
     @override
     def drop(self, row: int) -> str:
-        """Take a label's sums out; pooled sums keep its share, and numbers that were chosen stay chosen."""
+        """Remove a label's sums. Pooled sums keep its share, and choices made on validation data stay."""
         self.past.remove(row)
         self.changed()
         if self.past.scatter == "pooled":
             return "the pooled sums of all labels"
         chosen = "shrinkage, " if len(self.options) > 1 else ""
-        told = f"what held-out sentences have set ({chosen}temperature, distances of --reject)"
+        told = f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
         return told if self.heat.any() or self.evidence.any() or self.calibrated else ""
 
     @property
     def calibrated(self) -> bool:
-        """Whether validation sentences have shown how far known inputs lie."""
+        """Whether validation sentences have set the distances of known inputs."""
         return False
 
     @abstractmethod
     def fitness(self, option: Option) -> float:
-        """How well an option suits the sums by themselves, where validation scores cannot tell."""
+        """Return how well an option suits the sums alone, to break ties of the validation score."""
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """The option with the best score over all tasks so far; ties go to the fittest."""
+        """Choose the option with the best score over all tasks so far; `fitness` breaks ties."""
         if len(self.options) > 1:
             evidence = self.evidence + self._scores(valid)
             if learnt is not None:
@@ -285,7 +277,7 @@ class SumsHead(ClosedFormHead):
         return {}
 
     def _scores(self, data: Taught) -> Tensor:
-        """n times the score of every option."""
+        """Return n times the score of every option."""
         found = torch.zeros(len(self.options), dtype=torch.float64)
         if len(data.labels) and self.visible_rows():
             for number, option in enumerate(self.options):
@@ -294,5 +286,5 @@ class SumsHead(ClosedFormHead):
         return found
 
     def changed(self) -> None:
-        """The sums are others now: whatever was solved from them is not theirs."""
+        """Invalidate the cached solution."""
         self._solved = None

@@ -1,4 +1,4 @@
-"""Streaming linear discriminant analysis: class means under one shared covariance, from sums alone."""
+"""Streaming linear discriminant analysis: class means with one shared covariance, from sums alone."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from holdfast.heads.closed import Option, SumsHead
 from holdfast.heads.sums import Scatter
 from holdfast.maths.params import Params
 
-SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the last for a handful of sentences
+SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the last for very few sentences
 WEIGHTINGS = ("equal", "covariance", "counts")
 Weighting = Literal["equal", "covariance", "counts", "choose"]
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # shares of the known sentences that rejection may keep
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences that rejection may keep
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
-    """Σ_e = (1 - e) Σ + e (trace Σ / d) I."""
+    """Return Σ_e = (1 - e) Σ + e (trace Σ / d) I."""
     d = len(covariance)
     identity = torch.eye(d, dtype=covariance.dtype)
     return (1 - shrinkage) * covariance + shrinkage * covariance.trace() / d * identity
 
 
 def oracle_shrinkage(covariance: Tensor, n: float) -> float:
-    """How much to shrink the covariance of n samples: the oracle approximation of Chen et al. (2010)."""
+    """Return the shrinkage for a covariance of n samples: the oracle approximation of Chen et al. (2010)."""
     d, trace = len(covariance), float(covariance.trace())
     squares = float(covariance.square().sum())
     spread = (n + 1 - 2 / d) * (squares - trace**2 / d)
@@ -41,9 +41,9 @@ def oracle_shrinkage(covariance: Tensor, n: float) -> float:
 class SLDAHead(SumsHead):
     """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores.
 
-    `weighting` says how classes of unequal size count: "equal" has no prior, "covariance" moreover lets each
-    class have the same say in Σ, "counts" adds the prior log n_k/N. A `shrinkage` of None and the weighting
-    "choose" are chosen on the validation data of each task as it comes.
+    `weighting` handles classes of unequal size: "equal" uses no prior, "covariance" also gives each class
+    the same weight in Σ, "counts" adds the prior log n_k/N. A `shrinkage` of None and the weighting "choose"
+    are chosen on the validation data of each task.
     """
 
     _spreads: dict[bool, Tensor]
@@ -61,22 +61,22 @@ class SLDAHead(SumsHead):
         scatter: Scatter = "per-class",
     ) -> None:
         if shrinkage is not None and not 0 < shrinkage <= 1:
-            raise HoldfastError(f"shrinkage {shrinkage} is not in (0, 1]")
+            raise HoldfastError(f"shrinkage {shrinkage} is not in (0, 1]; choose a value in this range")
         if weighting == "covariance" and scatter == "pooled":
-            raise HoldfastError("weighting=covariance needs the sums of each class: use scatter=per-class")
-        # A covariance of balanced classes needs that of each class.
+            raise HoldfastError("weighting=covariance needs the sums of each class; use scatter=per-class")
         known = [name for name in WEIGHTINGS if name != "covariance" or scatter == "per-class"]
         options = itertools.product(
             SHRINKAGES if shrinkage is None else [shrinkage], known if weighting == "choose" else [weighting]
         )
         numbers = [(e, float(WEIGHTINGS.index(name))) for e, name in options]
         super().__init__(width, numbers, seed=seed, lifted=lifted, scatter=scatter)
-        # n, and n times the distance to the nearest class that each of LEVELS of validation sentences keeps.
+        # n, and for each of LEVELS, n times the distance within which that fraction of validation sentences
+        # lies from the nearest class.
         self.calibration = torch.zeros(1 + len(LEVELS), dtype=torch.float64)
 
     @override
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
-        """W = Σ_e⁻¹ μ, b = -½ μᵀ W."""
+        """Return W = Σ_e⁻¹ μ and b = -½ μᵀ W."""
         means, counts = self.past.means(), self.past.counts
         weight = torch.cholesky_solve(means.T, self._factor(option)).T
         bias = -0.5 * (weight * means).sum(1)
@@ -86,7 +86,7 @@ class SLDAHead(SumsHead):
 
     @override
     def fitness(self, option: Option) -> float:
-        """Near the shrinkage that the number of sentences calls for; the plainest weighting first."""
+        """Prefer shrinkages near the oracle approximation, then the first of WEIGHTINGS."""
         if self._oracle is None:
             spread = self._spread(balanced=False)
             self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))
@@ -94,7 +94,7 @@ class SLDAHead(SumsHead):
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """Choose; then note how far validation sentences lie from their nearest class."""
+        """Choose an option, then record the distances of validation sentences from their nearest class."""
         super().settle(valid, learnt)
         if n := float(len(valid.labels)):
             found = self.distances(valid.features).quantile(torch.tensor(LEVELS, dtype=torch.float64))
@@ -102,7 +102,7 @@ class SLDAHead(SumsHead):
         return {"shrinkage": self.chosen[0]}
 
     def merge(self, other: SLDAHead) -> None:
-        """Add what another head has learnt on the same frozen features."""
+        """Add the statistics of another head, learnt on the same frozen features."""
         self.add(other.labels)
         self.teach(other.seen)
         self.past.merge(other.past, self.rows(other.labels).tolist())
@@ -115,12 +115,10 @@ class SLDAHead(SumsHead):
 
     @override
     def statistics(self) -> Params:
-        """The sums, what was chosen, and the distances of known sentences."""
         return {**super().statistics(), "calibration": self.calibration}
 
     @override
     def load_statistics(self, statistics: Params) -> None:
-        """Put them back."""
         super().load_statistics(statistics)
         self.calibration = statistics["calibration"].cpu()
 
@@ -129,12 +127,11 @@ class SLDAHead(SumsHead):
     @property
     @override
     def calibrated(self) -> bool:
-        """Whether there is a distance to tell unknown inputs by."""
         return bool(self.calibration[0])
 
     @override
     def distances(self, features: Tensor) -> Tensor:
-        """Squared Mahalanobis distance to the nearest class."""
+        """Return the squared Mahalanobis distance of each sentence to the nearest class."""
         factor, means = self._factor(self.chosen), self.past.means()[self.visible_rows()]
         white, centres = (
             torch.linalg.solve_triangular(factor, x.T, upper=False).T
@@ -144,26 +141,24 @@ class SLDAHead(SumsHead):
 
     @override
     def threshold(self, keep: float) -> float:
-        """The distance within which this share of known sentences lies, as validation data has shown."""
         if not LEVELS[0] <= keep <= LEVELS[-1]:
             raise HoldfastError(
                 f"rejection can keep between {LEVELS[0]} and {LEVELS[-1]} of known inputs, not {keep}"
             )
         if not self.calibrated:
-            raise HoldfastError("no validation sentence has shown yet how far known inputs lie; learn some")
+            raise HoldfastError("rejection needs validation sentences; learn more sentences first")
         distances = (self.calibration[1:] / self.calibration[0]).tolist()
         return float(numpy.interp(keep, LEVELS, distances))
 
     @override
     def changed(self) -> None:
-        """The covariance is another too."""
         super().changed()
         self._spreads = {}
         self._factored = None
         self._oracle = None
 
     def _factor(self, option: Option) -> Tensor:
-        """The Cholesky factor of Σ_e."""
+        """Return the Cholesky factor of Σ_e."""
         if self._factored is None or self._factored[0] != option:
             spread = self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")
             self._factored = (option, torch.linalg.cholesky(shrunk(spread, option[0])))

@@ -1,17 +1,17 @@
-"""Estimate how features move with the encoder, on current data only."""
+"""Estimate how training moves the features, from current data only."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-RIDGE = 0.1  # of the mean squared feature
+RIDGE = 0.1  # as a fraction of the mean squared feature
 
 
 def ridge_map(old: Tensor, new: Tensor, ridge: float = RIDGE) -> Tensor:
     """T = (Z_oᵀZ_o + r I)⁻¹ Z_oᵀ(Z_n - Z_o), r = ridge · trace(Z_oᵀZ_o)/d: Z_n ≈ Z_o (I + T).
 
-    The same sentences before and after; where they say nothing the map is that nothing moved.
+    `old` and `new` are the same sentences before and after. In directions without data T is 0: no movement.
     """
     before, moved = old.double().cpu(), (new.double() - old.double()).cpu()
     gram = before.T @ before

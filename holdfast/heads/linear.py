@@ -20,11 +20,11 @@ Visible = Literal["seen", "all"]
 
 
 class LinearHead(Head):
-    """A linear layer whose rows are keyed by label and appear with it.
+    """A linear layer with one row per label, added with the label.
 
-    A row's first values depend on (seed, label) alone, so they do not depend on the order of tasks or on
-    what was learnt before. `visible` says which rows importance and prediction look at: those of labels
-    taught so far, or all of them (with a preallocated head, as in the paper's released code).
+    The initial values of a row depend only on (seed, label), not on the order of tasks or on earlier
+    learning. `visible` says which rows importance and prediction use: those of labels learnt so far, or all
+    of them (with a preallocated head, as in the paper's released code).
     """
 
     trained: ClassVar[bool] = True
@@ -37,13 +37,11 @@ class LinearHead(Head):
 
     @override
     def forward(self, features: Tensor) -> Tensor:
-        """Raw logits, one column per row of the head."""
         logits: Tensor = self.linear(features.to(self.linear.weight))
         return logits
 
     @override
     def add(self, labels: Sequence[str]) -> Params:
-        """Create rows for labels that have none; gives their initial values, by parameter name."""
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
         if not new:
             return {}
@@ -58,7 +56,6 @@ class LinearHead(Head):
 
     @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
-        """Start over with these labels, in this order, for weights that are about to be loaded."""
         width, weight = self.linear.in_features, self.linear.weight
         self.linear = _linear(weight.new_empty(0, width), weight.new_empty(0))
         self.labels, self.seen = [], []
@@ -67,7 +64,6 @@ class LinearHead(Head):
 
     @override
     def forget(self, label: str) -> str:
-        """Drop a label's row; what still carries traces of it."""
         kept = [row for row, name in enumerate(self.labels) if name != label]
         self.linear = _linear(self.linear.weight.detach()[kept], self.linear.bias.detach()[kept])
         self.labels.remove(label)
@@ -76,18 +72,17 @@ class LinearHead(Head):
 
     @override
     def visible_rows(self) -> list[int]:
-        """The rows that importance and prediction look at."""
         if self.visible == "all":
             return list(range(len(self.labels)))
         return [row for row, label in enumerate(self.labels) if label in self.seen]
 
     @override
     def admit(self, task: Task) -> None:
-        """Training by gradient needs two labels, and validation sentences to stop by."""
+        """Require two labels, and validation sentences for early stopping."""
         super().admit(task)
         if len(task.labels) < 2:
             raise HoldfastError(
-                f"task {task.name!r} has one label, {task.labels[0]!r}; training by gradient needs two"
+                f"task {task.name!r} has only the label {task.labels[0]!r}; training by gradient needs two"
             )
         if not len(task.valid):
             raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
@@ -107,11 +102,11 @@ class LinearHead(Head):
     @property
     @override
     def temperature(self) -> float:
-        """1: the logits are trained as log-probabilities."""
+        """Always 1: the logits are trained as log-probabilities."""
         return 1.0
 
     def _row(self, label: str) -> Tensor:
-        """Weights and bias of a new row: uniform within 1/sqrt(width), as torch starts a linear layer."""
+        """Return weights and bias of a new row: uniform within 1/sqrt(width), as in torch's nn.Linear."""
         key = hashlib.sha256(f"{self.seed}\0{label}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
         bound = 1 / math.sqrt(self.linear.in_features)
@@ -120,13 +115,13 @@ class LinearHead(Head):
 
 
 class ProbeHead(LinearHead):
-    """A throw-away head over the labels of one task, under which an encoder is trained for another head."""
+    """A temporary head over the labels of one task, with which the encoder of a computed head is trained."""
 
     has_past: ClassVar[bool] = False
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """A linear layer made of these values (torch's constructor would draw its own, and warn at no rows)."""
+    """Return a linear layer with these values (torch's constructor would draw others, and warn at 0 rows)."""
     linear = nn.Linear(weight.shape[1], 1, device="meta")
     linear.out_features = weight.shape[0]
     linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)

@@ -1,4 +1,4 @@
-"""Heads on random features of the sentence vector: kernel discriminant analysis and RanPAC's ridge."""
+"""Heads on random features of the sentence vector: kernel discriminant analysis and RanPAC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.maths.params import Params
 WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
 RIDGES = tuple(10.0**j for j in range(-2, 9))
 Combine = Literal["best", "average"]
-PAIRS = 1000  # sentences whose distances tell the median
+PAIRS = 1000  # sentences for the median distance
 
 
 def _drawn(seed: int, number: int) -> torch.Generator:
@@ -27,7 +27,7 @@ def _drawn(seed: int, number: int) -> torch.Generator:
 
 
 class FourierLDA(SLDAHead):
-    """Discriminant analysis on φ(z) = √(2/D) cos(Ωᵀz + b), Ω ~ N(0, 2γ), b ~ U[0, 2π]: an RBF kernel's."""
+    """Discriminant analysis with an RBF kernel: φ(z) = √(2/D) cos(Ωᵀz + b), Ω ~ N(0, 2γ), b ~ U[0, 2π]."""
 
     def __init__(self, width: int, features: int, *, number: int, seed: int, **options: object) -> None:
         super().__init__(width, seed=seed, lifted=features, scatter="pooled", **options)  # type: ignore[arg-type]
@@ -38,30 +38,29 @@ class FourierLDA(SLDAHead):
 
     @override
     def lift(self, features: Tensor) -> Tensor:
-        """φ."""
+        """Return φ(z)."""
         omega, phase = self.omega.to(features), self.phase.to(features)
         angles = math.sqrt(2 * self.gamma) * features @ omega + phase
         return math.sqrt(2 / len(phase)) * angles.cos()
 
     @override
     def statistics(self) -> Params:
-        """The frequencies too: another release of torch may draw others."""
+        """Include the frequencies: another release of torch may draw others."""
         gamma = torch.tensor([self.gamma], dtype=torch.float64)
         return {**super().statistics(), "omega": self.omega, "phase": self.phase, "gamma": gamma}
 
     @override
     def load_statistics(self, statistics: Params) -> None:
-        """Put them back."""
         super().load_statistics(statistics)
         self.omega, self.phase = statistics["omega"].cpu(), statistics["phase"].cpu()
         self.gamma = float(statistics["gamma"])
 
 
 class KLDAHead(ClosedFormHead):
-    """Kernel discriminant analysis on z-scored features; an ensemble of widths and draws if wished.
+    """Kernel discriminant analysis on z-scored features, as an ensemble of kernel widths and draws.
 
-    What the first task says of the features (mean, spread, median distance) is fixed from then on. `combine`
-    says what becomes of the widths: the best on the first task's validation data, or the average probability.
+    Mean, spread and median distance of the features are fixed on the first task. `combine` either keeps the
+    width that is best on the first task's validation data, or averages the probabilities.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def forward(self, features: Tensor) -> Tensor:
-        """The log of the members' mean probability."""
+        """Return the log of the members' mean probability."""
         z, visible = self._standard(features), self.visible_rows()
         each = torch.stack([member(z)[:, visible].log_softmax(1) for member in self.members])
         scores = features.new_full((len(features), len(self.labels)), -math.inf)
@@ -100,26 +99,23 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def visible_rows(self) -> list[int]:
-        """The labels that have a sentence."""
         return self._each()[0].visible_rows()
 
     @override
     def grow(self, classes: int) -> None:
-        """Room in every member."""
         for member in self._each():
             member.labels = self.labels
             member.grow(classes)
 
     @override
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
-        """The members share the labels."""
         super().become(labels, seen)
         for member in self._each():
             member.labels = self.labels
 
     @override
     def statistics(self) -> Params:
-        """Those of every member, by number, and the constants."""
+        """Return the constants, and the statistics of every member, prefixed by its number."""
         own = {"centre": self.centre, "spread": self.spread, "heat": self.heat}
         parts = {
             f"{number}.{name}": value
@@ -130,12 +126,11 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def load_statistics(self, statistics: Params) -> None:
-        """As many members as there were."""
         self.centre, self.spread, self.heat = (
             statistics[name].cpu() for name in ("centre", "spread", "heat")
         )
         kept = {name.partition(".")[0] for name in statistics if "." in name}
-        # A trial may have kept one width only: putting it back brings the others back, each with its own γ.
+        # A trial may have dropped widths: restore the members, each with its own γ.
         while len(self.members) < len(kept):
             self.members.append(self._spare(len(self.members)))
         del self.members[len(kept) :]
@@ -153,7 +148,7 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Standardise by the first task; the first time, measure it."""
+        """Standardise the features with the constants of the first task, measured at the first call."""
         if not len(self.centre):
             self._measure(data.features)
         for member in self._each():
@@ -161,9 +156,9 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """On the first task the best width is kept, if one is to be; then every member chooses for itself.
+        """Keep the best width on the first task (`combine="best"`); then every member chooses its option.
 
-        On validation data alone: leaving sentences out in turn would take minutes with thousands of features.
+        Only validation data is used: cross-validation would take minutes with thousands of features.
         """
         if self.combine == "best" and len(self.members) > self.draws and len(valid.labels):
             every, ranked = list(self.members), []
@@ -178,25 +173,24 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def carry(self, move: Tensor) -> None:
-        """A kernel's features do not follow linearly; no method moves the trunk under them."""
+        """Kernel features do not move linearly; no method trains the encoder under this head."""
         raise NotImplementedError("random features cannot be carried along")
 
     @override
     def drop(self, row: int) -> str:
-        """Drop the row in every member."""
         for member in self._each():
             member.drop(row)
         return "the pooled covariance of the kernel features"
 
     @override
     def distances(self, features: Tensor) -> Tensor:
-        """The members' mean distance."""
+        """Return the members' mean distance."""
         z = self._standard(features)
         return torch.stack([member.distances(z) for member in self._each()]).mean(0)
 
     @override
     def threshold(self, keep: float) -> float:
-        """The members' mean threshold."""
+        """Return the members' mean threshold."""
         return sum(member.threshold(keep) for member in self._each()) / len(self.members)
 
     def _each(self) -> list[FourierLDA]:
@@ -206,7 +200,7 @@ class KLDAHead(ClosedFormHead):
         return (features - self.centre.to(features)) / self.spread.to(features)
 
     def _measure(self, features: Tensor) -> None:
-        """Mean, spread and median squared distance of the first task: constants from here on."""
+        """Measure the mean, spread and median squared distance of the first task."""
         spread, self.centre = torch.std_mean(features.float().cpu(), dim=0, correction=0)
         self.spread = torch.where(spread > 0, spread, torch.ones_like(spread))
         some = torch.randperm(len(features), generator=_drawn(self.seed, -1))[:PAIRS]
@@ -233,12 +227,11 @@ class RanPACHead(SumsHead):
 
     @override
     def lift(self, features: Tensor) -> Tensor:
-        """h."""
+        """Return h."""
         return (features @ self.projection.to(features)).relu()
 
     @override
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
-        """One factorisation per ridge."""
         if self._gram is None:
             self._gram = self.past.moments()
         ridge = option[0] * torch.eye(len(self._gram), dtype=self._gram.dtype)
@@ -247,35 +240,33 @@ class RanPACHead(SumsHead):
 
     @override
     def fitness(self, option: Option) -> float:
-        """Near the mean eigenvalue of G: neither all ridge nor none."""
+        """Prefer ridges near the mean eigenvalue of G: neither too strong nor without effect."""
         if self._gram is None:
             self._gram = self.past.moments()
         return -abs(math.log(option[0] / max(float(self._gram.trace()) / len(self._gram), 1e-12)))
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """The ridge, on validation data alone: each takes a factorisation."""
+        """Choose the ridge on validation data alone: each takes a factorisation."""
         super().settle(valid)
         return {"ridge": self.chosen[0]}
 
     @override
     def carry(self, move: Tensor) -> None:
-        """Rectified features do not follow linearly; no method moves the trunk under them."""
+        """Rectified features do not move linearly; no method trains the encoder under this head."""
         raise NotImplementedError("random features cannot be carried along")
 
     @override
     def statistics(self) -> Params:
-        """The projection too: another release of torch may draw another."""
+        """Include the projection: another release of torch may draw another."""
         return {**super().statistics(), "projection": self.projection}
 
     @override
     def load_statistics(self, statistics: Params) -> None:
-        """Put it back."""
         super().load_statistics(statistics)
         self.projection = statistics["projection"].cpu()
 
     @override
     def changed(self) -> None:
-        """G is another too."""
         super().changed()
         self._gram = None

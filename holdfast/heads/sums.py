@@ -1,9 +1,9 @@
-"""Sums per class, the memory of a discriminant head: exact, and independent of order.
+"""Class sums, the memory of a discriminant head: exact, and independent of order.
 
-Per label k: n_k, s_k = Σ z and S_k = Σ z zᵀ, in double precision. Sums do not care for order, batching or
-who added them: learning a class later equals learning it jointly, two states can be added up, and a class can
-be taken out as if it had never been learnt. (Public streaming codes keep a running covariance centred on
-moving means and lose the term between them: wrong as soon as a class arrives in two batches.)
+Per label k: n_k, s_k = Σ z and S_k = Σ z zᵀ, in double precision. Sums do not depend on order or batching:
+learning a class later equals learning it jointly, two states can be added, and a class can be removed as if
+it had never been learnt. (Public streaming codes keep a running covariance centred on moving means and lose
+the term between them: wrong as soon as a class arrives in two batches.)
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ Scatter = Literal["per-class", "pooled"]
 
 
 class ClassSums:
-    """n_k, s_k and S_k of every label; `pooled` keeps one S for all, and gives up exact removal."""
+    """n_k, s_k and S_k of every label; `pooled` keeps one S for all labels, without exact removal."""
 
     def __init__(self, width: int, scatter: Scatter = "per-class") -> None:
         self.width = width
         self.scatter = scatter
         self.counts = torch.zeros(0, dtype=torch.float64)
         self.sums = torch.zeros(0, width, dtype=torch.float64)
-        # The upper triangle of each S_k: they are symmetric, and most of what a state takes on disk.
+        # Only the upper triangle of each symmetric S_k: they take most of a state's space on disk.
         self.triangles = torch.zeros(int(scatter == "pooled"), width * (width + 1) // 2, dtype=torch.float64)
 
     def grow(self, classes: int) -> None:
-        """Make room for new labels, with nothing in it."""
+        """Add zeros for new labels."""
         self.counts = torch.cat([self.counts, self.counts.new_zeros(classes)])
         self.sums = torch.cat([self.sums, self.sums.new_zeros(classes, self.width)])
         if self.scatter == "per-class":
@@ -40,7 +40,7 @@ class ClassSums:
             )
 
     def add(self, features: Tensor, rows: Tensor, sign: int = 1) -> None:
-        """Add vectors to their classes, or take them out again (sign = -1). Never in place: copies share."""
+        """Add vectors to their classes, or remove them (sign = -1). Not in place: copies share tensors."""
         z = features.detach().double().cpu()
         self.counts = self.counts.index_add(0, rows, torch.ones(len(rows), dtype=torch.float64), alpha=sign)
         self.sums = self.sums.index_add(0, rows, z, alpha=sign)
@@ -52,7 +52,7 @@ class ClassSums:
             self.triangles[place] += sign * (own.T @ own)[upper]
 
     def merge(self, other: ClassSums, rows: Sequence[int]) -> None:
-        """Add another's sums; `rows` says where its classes are here."""
+        """Add the sums of `other`; `rows` are the rows of its classes here."""
         where = torch.tensor(rows, dtype=torch.long)
         self.counts = self.counts.index_add(0, where, other.counts)
         self.sums = self.sums.index_add(0, where, other.sums)
@@ -60,14 +60,14 @@ class ClassSums:
         self.triangles = self.triangles.index_add(0, places, other.triangles)
 
     def remove(self, row: int) -> None:
-        """Take a class out. With one S per class nothing of it is left; a pooled S keeps its share."""
+        """Remove a class: completely with one S per class; a pooled S keeps its share."""
         kept = [i for i in range(len(self.counts)) if i != row]
         self.counts, self.sums = self.counts[kept], self.sums[kept]
         if self.scatter == "per-class":
             self.triangles = self.triangles[kept]
 
     def carry(self, move: Tensor) -> None:
-        """Where the features went, z -> z (I + T), the sums go: s_k (I + T) and (I + T)ᵀ S_k (I + T)."""
+        """Transform the sums as the features moved, z -> z (I + T): s_k (I + T) and (I + T)ᵀ S_k (I + T)."""
         along = torch.eye(self.width, dtype=torch.float64) + move.double()
         self.sums = self.sums @ along
         upper = _upper(self.width)
@@ -75,17 +75,17 @@ class ClassSums:
         self.triangles = torch.stack(moved) if moved else self.triangles
 
     def means(self) -> Tensor:
-        """μ_k of every class; 0 for one without a sample."""
+        """Return μ_k of every class; 0 for a class without samples."""
         return self.sums / self.counts.clamp(min=1)[:, None]
 
     def moments(self) -> Tensor:
-        """S = Σ z zᵀ over all classes."""
+        """Return S = Σ z zᵀ over all classes."""
         return _square(self.triangles.sum(0), self.width)
 
     def covariance(self, *, balanced: bool = False) -> Tensor:
-        """Σ = (S - Σ_k s_k s_kᵀ / n_k) / max(N - K, 1): the spread around the class means; identity if none.
+        """Return Σ = (S - Σ_k s_k s_kᵀ / n_k) / max(N - K, 1), around the class means; identity if it is 0.
 
-        `balanced` lets every class count the same instead: the mean of the classes' own covariances.
+        `balanced` gives every class the same weight: the mean of the class covariances.
         """
         present = (self.counts > 0).nonzero().squeeze(1).tolist()
         total = torch.zeros(self.width, self.width, dtype=torch.float64)
@@ -98,18 +98,18 @@ class ClassSums:
             scaled = self.sums[present] / self.counts[present].sqrt()[:, None]
             total -= scaled.T @ scaled
             total /= max(float(self.counts.sum()) - len(present), 1.0)
-        # What rounding leaves of a spread that is none (one sample per class) is none either.
+        # A covariance of pure rounding error (one sample per class) counts as 0.
         scale = float(self.triangles.sum(0)[_diagonal(self.width)].sum()) / max(float(self.counts.sum()), 1.0)
         if float(total.trace()) <= 1e-12 * scale:
             return torch.eye(self.width, dtype=torch.float64)
         return total
 
     def state(self) -> Params:
-        """The sums by name."""
+        """Return the sums by name."""
         return {"counts": self.counts, "sums": self.sums, "triangles": self.triangles}
 
     def load(self, state: Params) -> None:
-        """Put back what `state` gave."""
+        """Restore the result of `state`."""
         self.counts, self.sums, self.triangles = (
             state[name].cpu() for name in ("counts", "sums", "triangles")
         )
@@ -124,7 +124,7 @@ def _upper(width: int) -> tuple[Tensor, Tensor]:
 
 
 def _diagonal(width: int) -> Tensor:
-    """Where the diagonal is in a packed triangle."""
+    """Return the positions of the diagonal in a packed triangle."""
     rows, columns = _upper(width)
     return (rows == columns).nonzero().squeeze(1)
 

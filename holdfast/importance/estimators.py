@@ -1,8 +1,8 @@
-"""Estimators of importance, as objects: they may watch a training, and say in the end what mattered.
+"""Importance estimators as objects: they may observe a training, and measure importance at its end.
 
-MAS and Fisher look at the finished model once more. SI (Zenke et al. 2017) and RWalk (Chaudhry et al. 2018)
-add up, while the model trains, how much each weight's way has lowered the task loss. What they note on the
-way, the trace, belongs to the method's state: it goes back to the best epoch together with the weights.
+MAS and Fisher measure the finished model. SI (Zenke et al. 2017) and RWalk (Chaudhry et al. 2018) add up,
+during training, how much each weight's path has lowered the task loss. Their record, the trace, belongs to
+the method's state: it is restored to the best epoch together with the weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Extra = Callable[[str, Tensor], Tensor | float]
 
 @dataclass(frozen=True)
 class EndedTraining:
-    """A training that is over: where it began, where the model is now, what was noted on the way."""
+    """A finished training: its start weights, the model at its end, the trace recorded on the way."""
 
     model: Classifier
     data: Examples
@@ -41,74 +41,73 @@ class EndedTraining:
 
 
 class Estimator:
-    """What matters to a model. By default nothing is watched and one pass over the data measures it."""
+    """An importance estimator. By default it observes nothing and measures in one pass over the data."""
 
     def passes(self, model: Classifier) -> int:
-        """Passes over the data, forward and backward, that `finish` makes."""
+        """Return the number of passes over the data, forward and backward, that `finish` makes."""
         return 1
 
     def observe(
         self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
     ) -> None:
-        """Watch a training through step hooks; `extra` is what regularisers have added to a gradient.
+        """Observe a training through step hooks; `extra` is what regularisers add to a gradient.
 
-        Whoever watches derives from `Observer`: its trainings are not shared with those nobody watches.
+        Estimators that do so derive from `Observer`: their trainings are not shared with unobserved ones.
         """
 
     def finish(self, over: EndedTraining) -> Params:
-        """The importance of the weights this training ended with."""
+        """Return the importance of the final weights of a training."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class MASEstimator(Estimator):
-    """How much the answers depend on a weight."""
+    """MAS: how much the answers depend on a weight."""
 
     convention: Convention = "per-sample"
 
     @override
     def finish(self, over: EndedTraining) -> Params:
-        """One pass over the data, labels unused."""
+        """Measure in one pass over the data; labels are not used."""
         torch.manual_seed(over.seed)  # for the convention that measures with dropout on
         return per_sample.mas(over.model, over.data, convention=self.convention, batch_size=over.batch_size)
 
 
 @dataclass(frozen=True)
 class FisherEstimator(Estimator):
-    """How much the log-likelihood of labels depends on a weight."""
+    """Fisher: how much the log-likelihood of labels depends on a weight."""
 
     labels: FisherLabels = "true"
 
     @override
     def passes(self, model: Classifier) -> int:
-        """The expectation over labels takes one pass for each."""
+        """Return one pass, or one per label for the expectation over labels."""
         return len(model.head.visible_rows()) if self.labels == "expected" else 1
 
     @override
     def finish(self, over: EndedTraining) -> Params:
-        """One pass over the data, or one per label."""
         return per_sample.fisher(
             over.model, over.data, labels=self.labels, batch_size=over.batch_size, seed=over.seed
         )
 
 
 class Observer(Estimator):
-    """Watches every step: the gradient of the task loss before it, and how far it really went."""
+    """An estimator that observes every step: the gradient of the task loss, and the actual displacement."""
 
     @override
     def passes(self, model: Classifier) -> int:
-        """The training was the measurement."""
+        """Return 0: the training itself was the measurement."""
         return 0
 
     def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        """Note one step of one weight."""
+        """Record one step of one weight."""
         raise NotImplementedError
 
     @override
     def observe(
         self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
     ) -> None:
-        """Hooks around the step; registered last, so that proximal and holding steps are part of the way."""
+        """Add hooks around the step; being last, they include proximal and holding steps in the path."""
         seen: dict[str, tuple[Tensor, Tensor]] = {}
 
         @torch.no_grad()
@@ -130,18 +129,18 @@ class Observer(Estimator):
 
 @dataclass(frozen=True)
 class SIEstimator(Observer):
-    """Synaptic intelligence: the loss a weight's way has saved, per squared distance."""
+    """Synaptic intelligence: the loss saved along a weight's path, per squared distance."""
 
     damping: float = 0.1
 
     @override
     def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        """ω += -g Δθ."""
+        """Add -g Δθ to ω."""
         _add(trace, f"path/{name}", -gradient * (after - before))
 
     @override
     def finish(self, over: EndedTraining) -> Params:
-        """Ω = max(0, ω) / ((θ - θ_start)² + ξ)."""
+        """Return Ω = max(0, ω) / ((θ - θ_start)² + ξ)."""
         found = {}
         for name, weight in trainable(over.model).items():
             moved = precise(weight.detach()) - precise(over.start[name])
@@ -152,15 +151,15 @@ class SIEstimator(Observer):
 
 @dataclass(frozen=True)
 class RWalkEstimator(Observer):
-    """Riemannian walk: Fisher information plus the loss saved per unit of KL divergence walked."""
+    """Riemannian walk: Fisher information plus the loss saved per unit of KL divergence."""
 
     damping: float = 1e-3
     interval: int = 10
-    rate: float = 0.9  # of the running Fisher: the share of the latest interval
+    rate: float = 0.9  # share of the latest interval in the running Fisher
 
     @override
     def step(self, trace: Trace, name: str, gradient: Tensor, before: Tensor, after: Tensor) -> None:
-        """Add to the open interval; close it when it is long enough."""
+        """Add to the open interval, and close it when it is long enough."""
         trace.setdefault(f"fisher/{name}", gradient.square())
         trace.setdefault(f"origin/{name}", before.clone())
         _add(trace, f"path/{name}", -gradient * (after - before))
@@ -170,7 +169,7 @@ class RWalkEstimator(Observer):
             self._close(trace, name, after)
 
     def _close(self, trace: Trace, name: str, here: Tensor) -> None:
-        """s += max(0, ΔL / (½ F Δθ² + ε)), then F moves towards this interval's mean squared gradient."""
+        """Add max(0, ΔL / (½ F Δθ² + ε)) to s, then move F towards this interval's mean squared gradient."""
         path, squares, steps, origin = (
             trace.pop(f"{part}/{name}") for part in ("path", "squares", "steps", "origin")
         )
@@ -180,7 +179,7 @@ class RWalkEstimator(Observer):
         trace[f"fisher/{name}"] = self.rate * squares / steps + (1 - self.rate) * fisher
 
     def parts(self, model: nn.Module, trace: Trace) -> tuple[Params, Params]:
-        """Fisher and score of every weight, with the interval that was open at the end."""
+        """Return Fisher and score of every weight, including the interval that is still open."""
         trace, fisher, score = dict(trace), {}, {}
         for name, weight in trainable(model).items():
             here = precise(weight.detach())
@@ -192,17 +191,17 @@ class RWalkEstimator(Observer):
 
     @override
     def finish(self, over: EndedTraining) -> Params:
-        """Ω = F + s, both brought to [0, 1]."""
+        """Return Ω = F + s, both normalised to [0, 1]."""
         return self.combined(over.model, *self.parts(over.model, over.trace))
 
     def combined(self, model: nn.Module, fisher: Params, score: Params) -> Params:
-        """The two parts have no common unit: each is normalised over all weights first."""
+        """Add Fisher and score. They have no common unit: each is first normalised over all weights."""
         fisher, score = normalised(fisher), normalised(score)
         return {name: (fisher[name] + score[name]).to(w.dtype) for name, w in trainable(model).items()}
 
 
 def _add(trace: Trace, key: str, value: Tensor) -> None:
-    """Add to an entry that may not be there yet; never in place, for a snapshot may share it."""
+    """Add to an entry that may not exist yet; never in place, because a snapshot may share it."""
     trace[key] = trace[key] + value if key in trace else value
 
 
@@ -215,5 +214,5 @@ ESTIMATORS: dict[EstimatorName, Callable[[], Estimator]] = {
 
 
 def estimator_named(name: EstimatorName, convention: Convention = "per-sample") -> Estimator:
-    """Return an estimator by name; MAS with its convention."""
+    """Return an estimator by name; the convention applies to MAS."""
     return MASEstimator(convention) if name == "mas" else ESTIMATORS[name]()

@@ -2,8 +2,8 @@
 
 `mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017)
 are means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over
-its tokens first. One backward pass per batch is enough for all samples of it, because for the layers that
-transformers train a sample's gradient is a product of what the layer saw and what came back.
+its tokens first. One backward pass per batch is enough for all of its samples, because for the layers that
+transformers train a sample's gradient is a product of the layer's inputs and its output gradients.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LACL_CHUNK = 20
 def mas(
     model: Classifier, data: Examples, *, convention: Convention = "per-sample", batch_size: int = 32
 ) -> Params:
-    """α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|, z the logits of visible labels; labels are not used.
+    """Return α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|, z the logits of visible labels; labels are not used.
 
-    Under a head that is not trained z are the features themselves: importance without a head.
+    Under a head that is not trained, z are the features themselves.
 
     `convention="lacl"` is the estimator of the paper's released code: the absolute value of sums over chunks
-    of 20 in stored order, times 20/n, in training mode. It serves comparison only: chunks let opposite signs
-    cancel and dropout adds noise.
+    of 20 in stored order, times 20/n, in training mode. It is for comparison only: in chunks opposite signs
+    cancel, and dropout adds noise.
     """
 
     def squared_norm(output: Output, batch: Batch) -> Tensor:
@@ -53,7 +53,7 @@ def mas(
 def fisher(
     model: Classifier, data: Examples, *, labels: FisherLabels = "true", batch_size: int = 32, seed: int = 0
 ) -> Params:
-    """F_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)² over visible labels (Kirkpatrick et al. 2017).
+    """Return F_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)² over visible labels (Kirkpatrick et al. 2017).
 
     y is the true label (the empirical Fisher), one drawn from the model's own p, or all of them weighted by p
     (the expectation itself, at one pass per label).
@@ -95,10 +95,10 @@ def perturbation(
     batch_size: int = 32,
     seed: int = 0,
 ) -> Params:
-    """RP2F's importance: |∂loss/∂W| with every entry of W shifted, one matrix at a time, plus a floor.
+    """Return RP2F's importance: |∂loss/∂W| with all entries of W shifted, one matrix at a time, plus a floor.
 
-    Batch means are added up until more than `limit` samples, drawn by `seed`, are seen and divided by the
-    samples (Sun et al. 2024, their code). Biases and norms get 1, so that they follow a plain average over
+    Batch means are added up over a little more than `limit` samples, drawn by `seed`, and divided by their
+    number (Sun et al. 2024, their code). Biases and norms get 1, so that they follow a plain average over
     tasks. On the head a shift moves all logits alike and changes nothing.
     """
     weights = trainable(model)
@@ -119,7 +119,7 @@ def perturbation(
 
 @contextmanager
 def _shifted(weight: nn.Parameter, shift: float) -> Iterator[None]:
-    """Run the block with every entry moved by the same amount, then put the weight back."""
+    """Run a block with every entry shifted by the same amount, then restore the weight."""
     own = weight.detach().clone()
     try:
         with torch.no_grad():
@@ -131,7 +131,7 @@ def _shifted(weight: nn.Parameter, shift: float) -> Iterator[None]:
 
 
 def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:
-    """The gradient of the task loss where the weights are now: one pass in eval mode, nothing is updated."""
+    """Return the gradient of the task loss at the current weights, by one pass in eval mode."""
     weights = trainable(model)
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     with eval_mode(model):
@@ -145,7 +145,7 @@ def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -
 
 
 def _gradients(model: Classifier, batch: Batch, weights: Sequence[nn.Parameter]) -> list[Tensor | None]:
-    """The gradient of the batch's task loss, the same on all processes."""
+    """Return the gradient of the batch's task loss, the same on all processes."""
     loss = model(batch.to(weights[0].device)).loss
     found = torch.autograd.grad(loss, weights, allow_unused=True)
     return [None if g is None else distributed.total(g) / distributed.processes() for g in found]
@@ -154,7 +154,7 @@ def _gradients(model: Classifier, batch: Batch, weights: Sequence[nn.Parameter])
 def _mean_over_samples(
     model: Classifier, data: Examples, score: Score, magnitude: Callable[[Tensor], Tensor], batch_size: int
 ) -> Params:
-    """The mean over samples of a magnitude of each sample's gradient, summed over processes."""
+    """Return the mean over all processes' samples of a magnitude of each sample's gradient."""
     weights = trainable(model)
     sums = {name: torch.zeros_like(w, dtype=torch.float64) for name, w in weights.items()}
     owners = _owners(model, weights)
@@ -164,7 +164,7 @@ def _mean_over_samples(
             if (batch.labels == IGNORED).all():
                 continue
             batch = batch.without_loss().to(next(iter(weights.values())).device)
-            # One forward per group of like length: the model would cut the batch in the same way.
+            # One forward pass per group of similar length: the model would split the batch in the same way.
             for group in map(batch.rows, batch.by_length()):
                 record.clear()
                 scores = score(model(group), group)
@@ -206,7 +206,7 @@ Calls = dict[nn.Module, list[tuple[Tensor, Tensor]]]  # each call of a layer: it
 
 
 def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Owner]:
-    """The weights whose per-sample gradient has a closed form, each with the layer it belongs to."""
+    """Return the weights whose per-sample gradient has a closed form, each with its layer."""
     found: dict[str, Owner] = {}
     holders: dict[int, int] = {}
     for module in model.modules():
@@ -216,7 +216,7 @@ def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Own
         if type(module) in (nn.Linear, nn.LayerNorm):
             for name, weight in module.named_parameters(recurse=False):
                 full = f"{prefix}.{name}" if prefix else name
-                # A weight shared by two modules has one gradient but two owners: leave it to the slow way.
+                # A weight shared by two modules has one gradient but two owners: it takes the slow path.
                 if full in weights and holders[id(weight)] == 1:
                     found[full] = (module, name)
     return found
@@ -224,7 +224,7 @@ def _owners(model: nn.Module, weights: dict[str, nn.Parameter]) -> dict[str, Own
 
 @contextmanager
 def _recorded(owners: dict[str, Owner]) -> Iterator[Calls]:
-    """Note what every owning layer is given and what it answers."""
+    """Record the inputs and outputs of every owning layer."""
     record: Calls = {}
 
     def watch(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -239,9 +239,9 @@ def _recorded(owners: dict[str, Owner]) -> Iterator[Calls]:
 
 
 def _per_sample(total: Tensor, record: Calls, owners: dict[str, Owner]) -> Iterator[tuple[str, Tensor]]:
-    """Each owned weight's gradient, one per sample: all calls and all tokens of a sample added up."""
+    """Yield each owned weight's gradient per sample, summed over all calls and tokens of the sample."""
     calls = [(module, x, output) for module, seen in record.items() for x, output in seen]
-    # Only the layers' outputs are asked for: the batch's own weight gradients are never computed.
+    # Differentiate by the layers' outputs only: the batch's own weight gradients are never computed.
     gradients = torch.autograd.grad(total, [output for *_, output in calls], allow_unused=True)
     answered: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {}
     for (module, x, _), g in zip(calls, gradients, strict=True):
@@ -253,7 +253,7 @@ def _per_sample(total: Tensor, record: Calls, owners: dict[str, Owner]) -> Itera
 
 
 def _closed_form(module: nn.Module, kind: str, x: Tensor, g: Tensor) -> Tensor:
-    """G_n = Σ_t g_nt x_nt^T for a Linear, Σ_t g_nt x̂_nt for a LayerNorm, Σ_t g_nt for either's bias."""
+    """Return Σ_t g_nt x_nt^T for a Linear, Σ_t g_nt x̂_nt for a LayerNorm, Σ_t g_nt for either's bias."""
     x, g = x.reshape(len(x), -1, x.shape[-1]), g.reshape(len(g), -1, g.shape[-1])
     if kind == "bias":
         return g.sum(1)

@@ -1,4 +1,4 @@
-"""Relative importance: what the past needs more than the present does (equations 4 and 5 of the paper).
+"""Relative importance: the past's share of a weight's importance (equations 4 and 5 of the paper).
 
 Used for classifiers by `methods/la.py` and for language models by `lm/weighing.py`.
 """
@@ -25,7 +25,7 @@ class Relative(NamedTuple):
 def relative(
     past: Params, ahead: Params, *, fraction: float = 0.8, tau: float | None = None
 ) -> dict[str, Relative]:
-    """ρ and τ of every tensor: equation 4. τ is a fraction of the tensor's mean ρ, or fixed."""
+    """Return ρ and τ of every tensor: equation 4. τ is a fraction of the tensor's mean ρ, or fixed."""
     found = {}
     for name, value in past.items():
         rho = relative_importance(value, ahead[name])
@@ -43,7 +43,7 @@ def modified(
     down: float,
     strategy: Strategy = "balance",
 ) -> Params:
-    """α': equation 5 for the tensors in `among`, α_{k-1} for the others.
+    """Return α': equation 5 for the tensors in `among`, α_{k-1} for the others.
 
     `up` places λ_up between its bounds: 0 is 1/τ, 1 is λ_max/λ.
     """
@@ -56,7 +56,7 @@ def modified(
 
 
 def mean_by_layer(among: Mapping[str, Relative]) -> dict[str, float]:
-    """The mean ρ of each layer."""
+    """Return the mean ρ of each layer."""
     layers: dict[str, list[Tensor]] = {}
     for name, (rho, _) in among.items():
         layers.setdefault(layer_of(name), []).append(rho.flatten())
@@ -64,7 +64,7 @@ def mean_by_layer(among: Mapping[str, Relative]) -> dict[str, float]:
 
 
 def histograms(among: Mapping[str, Relative]) -> dict[str, dict[str, Any]]:
-    """The distribution of ρ in each tensor, in twentieths from 0 to 1, with its mean and τ."""
+    """Return the distribution of ρ in each tensor, in 20 bins from 0 to 1, with its mean and τ."""
     return {
         name: {
             "bins": torch.histc(rho.float(), bins=20, min=0, max=1).int().tolist(),

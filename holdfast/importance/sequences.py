@@ -16,7 +16,7 @@ SequenceKind = Literal["mas", "fisher"]
 
 
 class SequenceSums:
-    """Importance of a language model, one sequence at a time: constant memory, and it can stop and go on."""
+    """Importance of a language model, summed one sequence at a time in constant memory; it can be resumed."""
 
     def __init__(self, model: nn.Module, kind: SequenceKind = "mas", *, squared: bool = False) -> None:
         check_word(kind, SequenceKind, "kind")
@@ -26,7 +26,7 @@ class SequenceSums:
         self.sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in trainable(model).items()}
 
     def add(self, model: nn.Module, sequence: Mapping[str, Tensor]) -> None:
-        """Take in one sequence: `input_ids`, and `labels` that are IGNORED outside the output."""
+        """Add one sequence: `input_ids`, and `labels` that are IGNORED outside the output."""
         weights = trainable(model)
         device = next(iter(weights.values())).device
         ids, labels = sequence["input_ids"].to(device), sequence["labels"].to(device)
@@ -37,7 +37,7 @@ class SequenceSums:
         if "attention_mask" in sequence:
             kept = sequence["attention_mask"].to(device).bool()
             ids, labels = ids[kept], labels[kept]
-        # What answers token t are the logits at t - 1.
+        # The logits at t - 1 predict token t.
         asked = labels[1:] != IGNORED
         if not asked.any():
             return
@@ -57,17 +57,17 @@ class SequenceSums:
         self.count += 1
 
     def mean(self) -> Params:
-        """The mean over the sequences so far."""
+        """Return the mean over the sequences so far."""
         return {name: total / max(self.count, 1) for name, total in self.sums.items()}
 
 
 def sequence_mas(
     model: nn.Module, sequences: Iterable[Mapping[str, Tensor]], *, squared: bool = False
 ) -> Params:
-    """α_j = (1/n) Σ_i |∂ (1/T_i) Σ_t ‖z_it‖ / ∂θ_j| over the T_i output tokens of each sequence.
+    """Return α_j = (1/n) Σ_i |∂ (1/T_i) Σ_t ‖z_it‖ / ∂θ_j| over the T_i output tokens of each sequence.
 
-    The paper's extension to text generation. Prompt and padding do not count. `squared` takes the squared
-    norm, as MAS does for classifiers.
+    This is the paper's extension to text generation. Prompt and padding do not count. `squared` uses the
+    squared norm, as MAS does for classifiers.
     """
     sums = SequenceSums(model, "mas", squared=squared)
     for sequence in sequences:
@@ -76,7 +76,7 @@ def sequence_mas(
 
 
 def sequence_fisher(model: nn.Module, sequences: Iterable[Mapping[str, Tensor]]) -> Params:
-    """F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: the curvature of the mean loss per token."""
+    """Return F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: the curvature of the mean loss per token."""
     sums = SequenceSums(model, "fisher")
     for sequence in sequences:
         sums.add(model, sequence)

@@ -1,4 +1,4 @@
-"""The directory of a learner: what it was made of, who may write there, its model card."""
+"""The directory of a learner: its origin, its lock, its model card."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from holdfast.storage.files import locked
 from holdfast.storage.generations import Store
 
 KEEP = 5
-OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # what a killed first lesson may leave
+OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # files that a killed first lesson leaves
 GENERATION = re.compile(r"generation-(\d{6})")
-# Training that two cores can bear, on all the data there is.
+# Training that two CPU cores can manage, on all of the data.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
 
 
 @dataclass
 class Origin:
-    """What a learner was made of: enough to make its like again."""
+    """What a learner was created from: enough to create it again."""
 
     method: str
     model: str
@@ -44,15 +44,15 @@ class Origin:
 
 
 def named(model: str) -> str:
-    """Return the name of an encoder that holds from any working directory."""
+    """Return the name of an encoder in a form that is valid in any working directory."""
     return str(Path(model).resolve()) if is_own(model) else model
 
 
 @contextmanager
 def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
-    """Keep other writers out of a directory; one that nothing was saved in is left as it was found.
+    """Lock a directory against other writers; a new one is removed again if nothing was saved in it.
 
-    It may be a `new` one, or must hold a learner already.
+    Unless `new` is allowed, the directory must already hold a learner.
     """
     fresh = not path.exists()
     if path.is_dir() and Store(path).current is None:
@@ -61,10 +61,10 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
             found = filter(None, (GENERATION.fullmatch(file.name) for file in path.iterdir()))
             numbers = sorted(int(name[1]) for name in found)
             pointer = json.dumps({"current": numbers[-1], "generations": numbers})
-            raise HoldfastError(f"{path} has lost its file CURRENT; write {pointer} into it")
+            raise HoldfastError(f"{path} has lost its file CURRENT; create it with the content {pointer}")
         if foreign and new:
             raise HoldfastError(
-                f"{path} holds other things, such as {min(foreign)}; choose a new or an empty directory"
+                f"{path} contains other files, such as {min(foreign)}; choose a new or empty directory"
             )
     if not new and (fresh or Store(path).current is None):
         raise HoldfastError(f"{path} holds no Holdfast state; check the path")
@@ -77,18 +77,18 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
 
 
 def origin_of(meta: Any, path: Path) -> Origin:
-    """What a saved learner was made of, if it says so in words that this version knows."""
+    """Return the origin of a saved learner; raise if a field is missing or unknown to this version."""
     try:
         made, hparams, _ = meta["origin"], meta["learner"]["hparams"], meta["fixed"]
         origin = Origin(**{name: made[name] for name in made if name in _names(Origin)})
     except (KeyError, TypeError) as error:
-        raise HoldfastError(f"{path} is a run's own state, not a learner's; use `holdfast learn`") from error
+        raise HoldfastError(f"{path} holds a run's state, not a learner's; use `holdfast learn`") from error
     method = METHODS.get(origin.method)
     for said, owner in ((made, Origin), (origin.settings, Settings), (hparams, method)):
         if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
             raise HoldfastError(
-                f"{path} says {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
-                f"damaged, or made by another version ({meta.get('holdfast')}); use that one"
+                f"{path} contains {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
+                f"damaged, or made by another version ({meta.get('holdfast')}); use that version"
             )
     return origin
 
@@ -98,7 +98,7 @@ def _names(owner: Any) -> list[str]:
 
 
 def encoder_fingerprint(model: Classifier) -> str:
-    """A hash of the encoder's own weights as they come, adapters left out."""
+    """Return a hash of the encoder's own weights, without adapters."""
     inside = {
         id(weight)
         for module in model.encoder.modules()
@@ -115,7 +115,7 @@ def encoder_fingerprint(model: Classifier) -> str:
 
 
 def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
-    """Return the model card: what a learner knows, what it was made of, how to use it and what it keeps."""
+    """Return the model card: origin, usage, lessons, labels, and what is kept of the training text."""
     traces = "trained weights" if head.trained else "sums per label"
     lines = [
         "---",
@@ -136,7 +136,7 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
         'learner.predict(["a sentence"])',
         "```",
         "",
-        f"No training text is kept: what remains of it are {traces} and the names of the labels.",
+        f"No training text is kept, only {traces} and the names of the labels.",
         "",
         "## Lessons",
         "",

@@ -1,4 +1,4 @@
-"""fit(): optimise one task for one phase. The one training loop; it knows no method."""
+"""fit(): train on one task. This is the only training loop, and it does not depend on the method."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.settings import Settings
 
 @dataclass
 class FitResult:
-    """What a training did."""
+    """Result of one training."""
 
     epochs: int = 0
     best_epoch: int = 0
@@ -35,7 +35,7 @@ class FitResult:
     diverged: bool = False
     history: list[dict[str, float]] = field(default_factory=list)
     carried: dict[str, Params] = field(default_factory=dict)
-    """The state that belongs to the weights it ended with."""
+    """State that belongs to the final weights."""
 
 
 def fit(
@@ -50,11 +50,11 @@ def fit(
     deployed: Callable[[int], Params] | None = None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
-    """Train until the validation task loss of the deployed weights stops falling; end with the best of them.
+    """Train until the validation task loss of the deployed weights stops falling, then restore the best ones.
 
     Epoch 0, the start weights, is a candidate. Any strictly lower loss is a new best, but only a gain above
-    `min_delta` resets patience. What the training carries goes back to the best epoch with the weights.
-    With nothing to train this does nothing.
+    `min_delta` resets patience. Carried state is restored to the best epoch together with the weights.
+    If there is nothing to train, the model does not change.
     """
     result = FitResult(carried=_copied(training.carried))
     weights = P.trainable(model)
@@ -73,7 +73,7 @@ def fit(
 
     best = _Best(deployed(0), _copied(training.carried), math.inf)
     start = _valid_loss(model, best.params, valid, settings.batch_size)
-    # A start that cannot be judged must not win: nothing compares as lower than NaN.
+    # A NaN at the start must not become the best loss: no later loss would compare as lower.
     best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
     patience = settings.patience
     for epoch in range(1, settings.epochs + 1):
@@ -111,7 +111,7 @@ def fit(
     P.restore(model, best.params)
     result.carried = best.carried
     model.train(was_training)
-    accelerator.free_memory()  # it would keep every optimiser it was ever given
+    accelerator.free_memory()  # otherwise it keeps every optimiser it has prepared
     return result
 
 
@@ -128,7 +128,7 @@ def _copied(carried: dict[str, Params]) -> dict[str, Params]:
 
 @torch.no_grad()
 def _valid_loss(model: Classifier, params: Params, valid: Examples, batch_size: int) -> float:
-    """The task loss over a whole split under these weights, as one mean and not a mean of batch means."""
+    """Return the task loss over a whole split under these weights: one mean, not a mean of batch means."""
     device = next(model.parameters()).device
     total = torch.zeros(2, dtype=torch.float64, device=device)
     model.eval()

@@ -1,4 +1,4 @@
-"""Learner: a model and a method that learn one task after another and answer for texts."""
+"""Learner: a model and a method that learn one task after another and classify texts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store, read_meta, write_tensors
 
-FIRST_TASKS = 2  # whose trainings runs share: later tasks start from weights that few runs have in common
+FIRST_TASKS = 2  # whose trainings are shared: later tasks start from weights that few runs have in common
 
 
 @dataclass
 class Learner:
-    """Teaches a model one task after another, keeping the method's state and nothing else."""
+    """A model and a method that learn one task after another, without keeping any text."""
 
     model: Classifier
     method: Method
@@ -57,25 +57,25 @@ class Learner:
     settings: Settings = field(default_factory=Settings)
     seed: int = 0
     fixed: frozenset[str] = frozenset()
-    """Hyper-parameters the user has set: the search leaves them alone."""
+    """Hyper-parameters that the user has set; the search does not change them."""
     workspace: Path | None = None
-    """Directory of trials, so that a killed run resumes; by default one that goes with the process."""
+    """Directory of trials, from which a killed run resumes; by default a temporary one."""
     shared: Path | None = None
-    """Directory where runs of one study share trainings of their first tasks."""
+    """Directory in which runs of one study share trainings of their first tasks."""
     progress: Progress = field(default_factory=Progress)
     accelerator: Accelerator = field(default_factory=Accelerator)
     origin: Origin | None = None
-    """What it was made of, if it can be saved."""
+    """What the learner was created from; None if it cannot be saved."""
     history: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """What was learnt, lesson by lesson; never a text of it."""
+    """One entry per lesson, without any text."""
     tasks_seen: int = 0
     past_rows: list[int] = field(default_factory=list, init=False)
     """Rows of the head whose labels were taught before the current task."""
 
     vectors: TaskVectors = field(init=False, repr=False)
-    """The sentence vectors of the task at hand."""
+    """Sentence vectors of the current task."""
 
-    # What lives no longer than the task at hand.
+    # Valid for the current task only.
     _task_key: str = field(init=False, repr=False)
     _trials: dict[str, StoredTrial] = field(init=False, repr=False)
     _examples: dict[tuple[str, ...], Examples] = field(init=False, repr=False)
@@ -83,14 +83,14 @@ class Learner:
     _valid_vectors: Params = field(init=False, repr=False)
     _ledger: Ledger = field(init=False, repr=False)
     _started: str = field(init=False, repr=False)
-    """A hash of where the task's trainings start, once somebody has asked for it."""
+    """Hash of the state from which the task's trainings start; empty until it is needed."""
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
         self._workspace = Workspace(self.workspace, self.accelerator)
         self._forget_task()
 
-    # ---- made by name, saved, loaded --------------------------------------------------------------------
+    # ---- creating, saving, loading ----------------------------------------------------------------------
 
     @classmethod
     def create(
@@ -103,7 +103,7 @@ class Learner:
         generations: int = KEEP,
         **hyper_parameters: Any,
     ) -> Self:
-        """Make a learner by the names of its encoder and method; `generations` of it are kept on disk."""
+        """Create a learner from the names of its encoder and method; `generations` are kept on disk."""
         if method not in METHODS:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         if method == "mtl":
@@ -123,13 +123,13 @@ class Learner:
 
     @classmethod
     def load(cls, path: str | Path, generation: int | None = None) -> Self:
-        """Load the learner of a directory, as it was saved last or at a generation."""
+        """Load the learner of a directory: its current generation, or the given one."""
         path = Path(path)
         tensors, meta = Store(path).load(generation)
         origin = directory.origin_of(meta, path)
         if origin.method not in METHODS:
             raise HoldfastError(
-                f"{path} was made with the method {origin.method!r}, which this Holdfast has not"
+                f"{path} was made with the unknown method {origin.method!r}; use the Holdfast that made it"
             )
         values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
         fixed = {name: values[name] for name in meta["fixed"]}
@@ -139,7 +139,7 @@ class Learner:
         if found != origin.fingerprint:
             raise HoldfastError(
                 f"{path} was made with another model than the one now called {origin.model!r} "
-                f"(fingerprint {origin.fingerprint}, here {found}); put that model back"
+                f"(fingerprint {origin.fingerprint}, here {found}); restore that model"
             )
         learner.load_state(tensors, meta["learner"])
         learner.origin = origin
@@ -147,18 +147,18 @@ class Learner:
 
     @property
     def made_of(self) -> Origin:
-        """What it was made of; an error if it cannot be saved."""
+        """What the learner was created from; raises if it cannot be saved."""
         if self.origin is None:
-            raise HoldfastError("this learner does not know what it was made of; make it with Learner.create")
+            raise HoldfastError("this learner has no origin and cannot be saved; make it with Learner.create")
         return self.origin
 
     def save(self, path: str | Path) -> int:
-        """Commit what was learnt as the directory's next generation, whole or not at all; its number."""
+        """Commit the learner atomically as the directory's next generation; return its number."""
         with directory.working_in(Path(path)):
             return self.commit(Path(path))
 
     def commit(self, path: Path, *, keep: int | None = None) -> int:
-        """Save for a caller that holds the lock already, who may keep fewer generations this once."""
+        """Save for a caller that holds the lock; `keep` overrides the number of generations this once."""
         origin = self.made_of
         tensors, state = self.state()
         meta = {
@@ -168,14 +168,14 @@ class Learner:
             "learner": state,
         }
         number = Store(path, keep or origin.keep).commit(tensors, to_json(meta))
-        # The lesson is learnt: a card that cannot be written is no reason to repeat it.
+        # The lesson is saved: a card that cannot be written is no reason to repeat it.
         with suppress(HoldfastError):
             card = directory.card(origin, self.model.head, self.history, self.classes_)
             write_bytes(path / "README.md", card.encode())
         return number
 
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
-        """Return everything that survives: weights, the method's state, labels, hyper-parameters."""
+        """Return everything that is saved: weights, the method's state, labels, hyper-parameters, history."""
         tensors, numbers = _split(self.method.state_dict())
         meta = {
             "labels": list(self.model.head.labels),
@@ -188,7 +188,7 @@ class Learner:
         return self._tensors() | tensors, meta
 
     def load_state(self, tensors: Mapping[str, Params], meta: Mapping[str, Any]) -> None:
-        """Put back what `state` gave."""
+        """Restore what `state` returned."""
         device = self.accelerator.device
         self.model.head.become(meta["labels"], meta["seen"])
         self.model.to(device)
@@ -197,29 +197,29 @@ class Learner:
         self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
         self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
 
-    # ---- answers ----------------------------------------------------------------------------------------
+    # ---- predicting -------------------------------------------------------------------------------------
 
     @property
     def classes_(self) -> list[str]:
-        """The labels a prediction may have."""
+        """Labels that can be predicted."""
         return [self.model.head.labels[row] for row in self.model.head.visible_rows()]
 
     def predict(self, texts: Sequence[str]) -> list[str]:
-        """Return the label of each text: argmax of raw logits."""
+        """Return the label of each text: the argmax of its raw logits."""
         classes, rows = self.classes_, self._rows()
         return [classes[i] for i in self.model.logits(texts)[:, rows].argmax(1).tolist()]
 
     def predict_proba(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the probability of each of `classes_`, a row per text."""
+        """Return the probabilities of `classes_`, one row per text."""
         found: np.ndarray = self.probabilities(self.model.embed(texts)).numpy()
         return found
 
     def is_unknown(self, texts: Sequence[str], reject: float = 0.95) -> list[bool]:
-        """Return whether each text lies further out than that share of the validation sentences did."""
+        """Return for each text whether it lies further out than this share of the validation sentences."""
         return self.far_out(self.model.embed(texts), reject)
 
     def far_out(self, features: Tensor, reject: float) -> list[bool]:
-        """Return the same for sentence vectors."""
+        """Return the same as `is_unknown` for sentence vectors."""
         self._rows()
         head = self.model.head
         found: list[bool] = (head.distances(features) > head.threshold(reject)).tolist()
@@ -227,7 +227,7 @@ class Learner:
 
     @torch.no_grad()
     def probabilities(self, features: Tensor) -> Tensor:
-        """Return the probability of each of `classes_` for sentence vectors."""
+        """Return the probabilities of `classes_` for sentence vectors."""
         head = self.model.head
         device = next(self.model.encoder.parameters()).device
         logits = head(features.to(device))[:, self._rows()].double().cpu()
@@ -241,16 +241,16 @@ class Learner:
         return macro_f1(texts.labels, self.predict(texts.texts))
 
     def _rows(self) -> list[int]:
-        """Return the head's rows of `classes_`."""
+        """Return the head's rows of `classes_`; raise if there are none."""
         rows = self.model.head.visible_rows()
         if not rows:
             raise HoldfastError("this learner has no labels yet; teach it some")
         return rows
 
-    # ---- labels taken out, learners merged --------------------------------------------------------------
+    # ---- forgetting labels, merging learners ------------------------------------------------------------
 
     def forget(self, label: str) -> str:
-        """Drop a label; return what still carries traces of it, or an empty string."""
+        """Remove a label; return what still carries traces of it, or an empty string."""
         if label not in self.classes_:
             raise HoldfastError(unknown(label, self.classes_, "label"))
         self.method.shrink(self.model.head.labels.index(label))
@@ -261,7 +261,7 @@ class Learner:
         return ", ".join(traces)
 
     def merge(self, other: Learner) -> None:
-        """Add what another learner has learnt with slda on the same frozen encoder, exactly."""
+        """Add, exactly, what another slda learner on the same frozen encoder has learnt."""
         mine, its, summed = self.model.head, other.model.head, self._sums_of()
         same = summed is not None and summed == other._sums_of()
         if not same or not isinstance(mine, SLDAHead) or not isinstance(its, SLDAHead):
@@ -272,7 +272,7 @@ class Learner:
         self.tasks_seen += other.tasks_seen
 
     def _sums_of(self) -> tuple[Any, ...] | None:
-        """Return which vectors its sums are of, and how they are kept; None if it knows more than sums."""
+        """Return what defines the head's sums; None if the learner has learnt more than sums."""
         head = self.model.head
         more = self.model.adapted or self._remembers_weights()
         if self.origin is None or not isinstance(head, SLDAHead) or more:
@@ -281,7 +281,7 @@ class Learner:
         return self.origin.fingerprint, settings["vector"], settings["max_length"], head.past.scatter
 
     def _remembers_weights(self) -> bool:
-        """Whether the method's state holds something about single weights."""
+        """Return whether the method's state holds values for individual weights."""
         kinds = self.method.state.items()
         return any(getattr(self.method, name) for name, kind in kinds if kind in ("weights", "zeros"))
 
@@ -290,10 +290,10 @@ class Learner:
     def learn(
         self, task: Task | Sequence[str], labels: Sequence[str] | None = None, name: str | None = None
     ) -> Lesson:
-        """Search, adopt the chosen training, consolidate.
+        """Learn a task: search hyper-parameters, adopt the chosen training, consolidate.
 
-        Texts with their labels are a task too: some are held out for the choices to be made, and a head that
-        absorbs sentences takes those in as well once they have served.
+        Texts and labels may be given instead of a task. Some are then held out for validation; a head that
+        absorbs sentences takes in those too at the end.
         """
         own_split = isinstance(task, Task)
         if not isinstance(task, Task):
@@ -305,7 +305,7 @@ class Learner:
             before = self._score_of(known, self.vectors.before, among=known)
             decision = self._drive(task)
             trial = self.trial(task, decision.trial.choice)
-            # As it was trained: a field that the user has fixed may say otherwise.
+            # The method as it was trained; fields that the user has fixed may differ.
             trained = self._adopt(trial)
             with self._ledger.counting() as consolidation:
                 trained.consolidate(self, task)
@@ -322,21 +322,21 @@ class Learner:
             self.history.append(lesson.entry(task, self._new))
             self.tasks_seen += 1
             self._forget_task()
-        self.accelerator.wait_for_everyone()  # others may still be reading the trial
+        self.accelerator.wait_for_everyone()  # other processes may still be reading the trial
         self._workspace.retire([trial.path for trial in trials])
         return lesson
 
     def begin(self, task: Task) -> None:
-        """Check a task and make room for its labels, once, before any trial."""
+        """Check a task and add its labels to the head, once, before any trial."""
         head = self.model.head
         head.admit(task)
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
         key = _digest(repr((task.name, task.train, task.valid)))
-        if key != self._task_key:  # a task that is begun again has taught its labels already
-            self._forget_task()  # an interrupted task may have left something
+        if key != self._task_key:  # a task that is begun again has already added its labels
+            self._forget_task()  # an interrupted task may have left state
             self.past_rows = [head.labels.index(label) for label in head.seen]
             self._new = [label for label in task.labels if label not in head.seen]
-            if self.origin is not None:  # in daily use the labels tell the scenario
+            if self.origin is not None:  # in everyday use the labels determine the scenario
                 self.scenario = "class-incremental" if self._new else "domain-incremental"
         head.teach(task.labels)
         if rows:
@@ -349,12 +349,12 @@ class Learner:
         self.progress.task(self.tasks_seen + 1, task.name)
 
     def start_here(self) -> None:
-        """Let every training of the task start from what the model and the method are now."""
+        """Make every training of the task start from the current model and method."""
         self._start = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
         self._started = ""
 
     def _drive(self, task: Task) -> Decision:
-        """Follow the method's plan: train what it yields, until it decides."""
+        """Run the method's plan: train every choice that it yields, and return its decision."""
         plan, answer = self.method.plan(self, task), None
         while True:
             try:
@@ -366,9 +366,9 @@ class Learner:
 
     @contextmanager
     def _whole_or_not_at_all(self) -> Iterator[None]:
-        """Leave the learner as it was if a lesson is broken off (Ctrl-C in a notebook, a full disk).
+        """Restore the learner if a lesson is interrupted (Ctrl-C in a notebook, a full disk).
 
-        Finished trainings stay on disk: the same lesson, asked for again, goes on from them.
+        Finished trainings stay on disk, and the same lesson, started again, continues from them.
         """
         state, scenario = self.state(), self.scenario
         try:
@@ -382,7 +382,7 @@ class Learner:
     # ---- one training -----------------------------------------------------------------------------------
 
     def trial(self, task: Task, choice: Choice) -> StoredTrial:
-        """Train with these hyper-parameters from the task's start, and put everything back."""
+        """Train with these hyper-parameters from the task's start, then restore model and method."""
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
             method = self.method.choosing(choice)
@@ -402,7 +402,7 @@ class Learner:
         return self._trials[key]
 
     def _train(self, task: Task, method: Method, path: Path) -> None:
-        """Train once as a method says, and write the trial."""
+        """Train once with a method and write the trial."""
         began, head = time.perf_counter(), self.model.head
         with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
             self._become(*self._start)
@@ -445,9 +445,9 @@ class Learner:
             )
 
     def _place(self, method: Method) -> Path:
-        """Return the file of a training, named by everything that decides it.
+        """Return the file of a training, named by a hash of everything that determines it.
 
-        It lies in this run's own folder, or in the one that runs share: no other training is found there.
+        It lies in the folder that runs share if other runs may make the same training, else in the run's own.
         """
         head, settings = self.model.head, to_json(dataclasses.asdict(self.settings))
         if not self._started:
@@ -468,20 +468,20 @@ class Learner:
         return place_of(self._workspace.directory, type(method).__name__, method.hparams(), *decides)
 
     def _reading(self) -> list[Any]:
-        """Return how the encoder reads the task, beside its weights: a folder may be shared with others."""
+        """Return encoder configuration and task tokens: runs that share a folder may differ in both."""
         config = {k: v for k, v in self.model.encoder.config.to_dict().items() if k != "_name_or_path"}
         tokens = [self._encoded(part).tokens for part in ("train", "valid")]
         return [json.dumps(config, sort_keys=True, default=str), tokens]
 
     def _adopt(self, trial: StoredTrial) -> Method:
-        """Make a trial the model: weights, state, hyper-parameters; return the method as it trained."""
+        """Adopt the weights, state and hyper-parameters of a trial; return the method as it was trained."""
         tensors = trial.read()
         self._become(tensors.pop("weights"), tensors | trial.state, tensors.pop("memory", {}))
         trained = self.method.choosing(trial.choice)
         self.method.set(**{n: value for n, value in trial.choice.items() if n not in self.fixed})
         return trained
 
-    # ---- what methods see: the task at hand ---------------------------------------------------------------
+    # ---- what methods see of the current task -------------------------------------------------------------
 
     @property
     def start(self) -> Params:
@@ -490,37 +490,37 @@ class Learner:
 
     @property
     def train(self) -> Examples:
-        """The task's training sentences."""
+        """Training sentences of the task."""
         return self._encoded("train")
 
     @property
     def valid(self) -> Examples:
-        """The task's validation sentences."""
+        """Validation sentences of the task."""
         return self._encoded("valid")
 
     @property
     def batches(self) -> int:
-        """The number of batches in one pass over the training sentences."""
+        """Number of batches in one pass over the training sentences."""
         return math.ceil(len(self._task.train) / self.settings.batch_size)
 
     @property
     def task_seed(self) -> int:
-        """A seed of (seed, task): every phase and trial sees the same batches and dropout."""
+        """Seed derived from (seed, task): every phase and trial sees the same batches and dropout."""
         return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
 
     def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Return the learning rates to try: a grid, or the one rate that the user has fixed."""
+        """Return the learning rates to try: a grid, or the one rate that the user has set."""
         return (self.method.lr,) if "lr" in self.fixed else grid or self.settings.rates
 
     def look_ahead(self, task: Task, lr: float) -> StoredTrial:
-        """Train with the task loss only: where the task alone would take the weights."""
+        """Train with the task loss only, to see where the task alone would take the weights."""
         trial = self.trial(task, {"lr": lr} | dict.fromkeys(self.method.strengths, 0.0))
         self._ledger.borrow(LOOK_AHEAD, {"train": trial.passes["train"]})
         return trial
 
     @contextmanager
     def using(self, trial: Trial) -> Iterator[Mapping[str, Any]]:
-        """Run the block with the weights and the head's memory of a trial; gives the method's state."""
+        """Run a block with the weights and head memory of a trial; yield the method's state at its end."""
         own, memory, tensors = P.snapshot(self.model), self.model.memory(), trial.read()
         try:
             P.restore(self.model, tensors.pop("weights"))
@@ -531,7 +531,7 @@ class Learner:
             self.model.load_memory(memory)
 
     def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
-        """Do work that trials (of one learning rate) share once, and forget it when the task ends."""
+        """Compute once what trials (of one learning rate) share; drop the result when the task ends."""
         key = (what, lr)
         if key not in self._once:
             with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
@@ -573,7 +573,7 @@ class Learner:
         self.count("moved features", forward=self.batches, backward=0)
 
     def _start_vectors(self, part: Literal["train", "valid"]) -> Tensor:
-        """Return the vectors of a split with the weights of the task's start; those of both are kept."""
+        """Return the vectors of a split with the weights of the task's start; both splits are cached."""
 
         def compute() -> Params:
             if part == "train":  # as everywhere, validation is not counted
@@ -599,7 +599,7 @@ class Learner:
         vectors: Callable[[Literal["train", "valid"]], Taught],
         among: Sequence[str] | None = None,
     ) -> float | None:
-        """Return the score on validation sentences of known labels; None outside daily use or without any."""
+        """Return the validation score on known labels; None outside everyday use or if the task has none."""
         places = [i for i, label in enumerate(self._task.valid.labels) if label in known]
         if self.origin is None or not places:
             return None
@@ -610,9 +610,9 @@ class Learner:
     # ---- housekeeping -----------------------------------------------------------------------------------
 
     def start_over(self) -> None:
-        """Forget a task that was not finished."""
+        """Discard an unfinished task."""
         self._forget_task()
-        if self._workspace.given is None:  # in a directory that was given others may have theirs
+        if self._workspace.given is None:  # a given directory may hold trials of others
             self.drop_trials()
 
     def work_in(self, directory: Path) -> None:
@@ -620,11 +620,11 @@ class Learner:
         self._workspace = Workspace(directory, self.accelerator)
 
     def drop_trials(self) -> None:
-        """Delete the trial files of finished tasks."""
+        """Delete all trial files."""
         self._workspace.clear()
 
     def _forget_task(self) -> None:
-        """Forget the task at hand: its sentences, its trials, what they shared."""
+        """Drop the sentences, the trials and the shared work of the current task."""
         self._task_key = ""
         self._trials = {}
         self._examples = {}
@@ -634,7 +634,7 @@ class Learner:
         self._started = ""
 
     def _tensors(self) -> dict[str, Params]:
-        """Return the model's own: weights, and what a computed head remembers."""
+        """Return the model's weights and the memory of a computed head."""
         memory = self.model.memory()
         return {"weights": P.snapshot(self.model)} | ({"memory": memory} if memory else {})
 
@@ -645,7 +645,7 @@ class Learner:
 
 
 def _split(state: Mapping[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:
-    """Return a method's state as groups of tensors and as numbers."""
+    """Split a method's state into groups of tensors and plain numbers."""
     tensors = {name: value for name, value in state.items() if isinstance(value, dict)}
     return tensors, {name: value for name, value in state.items() if name not in tensors}
 

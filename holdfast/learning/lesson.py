@@ -1,4 +1,4 @@
-"""Lesson: what learning one task came to."""
+"""Lesson: the result of learning one task."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ LOOK_AHEAD = "look-ahead"
 
 @dataclass
 class Lesson:
-    """What learning one task came to."""
+    """Result of learning one task."""
 
     task: str
     decision: Decision
     trial: StoredTrial
-    """The training that became the model."""
+    """The trial whose weights became the model."""
     trials: list[StoredTrial]
     chosen_passes: Passes
     search_passes: Passes
-    """All other passes: those of trials that were not chosen and not looked ahead with."""
+    """Passes of the search: those that neither the chosen trial nor its look-ahead needed."""
     known: tuple[float | None, float | None] = (None, None)
-    """Validation score on labels that came before this task, before and after it, where the task has some."""
+    """Validation scores on previously known labels, before and after this task; None without such labels."""
 
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """Return the lesson as JSON for a learner's history."""
@@ -44,16 +44,16 @@ class Lesson:
 
 
 def describe(choice: Choice, *, moves: bool = True) -> str:
-    """Return hyper-parameters as a person reads them."""
+    """Return hyper-parameters as readable text."""
     if not moves:
-        return "the encoder as it is"
+        return "encoder unchanged"
     return "  ".join(
         f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int)
     )
 
 
 def search_passes(chosen: StoredTrial, trials: list[StoredTrial], borrowed: dict[str, Passes]) -> Passes:
-    """Return what the chosen training did not need. A look-ahead is one of the trials, under another name."""
+    """Return the passes that the chosen trial did not need. Its look-ahead is also one of the trials."""
     others = [trial.passes for trial in trials if trial is not chosen]
     pieces = {what: p for trial in trials for what, p in trial.borrowed.items()} | borrowed
     shared = [p for what, p in pieces.items() if what != LOOK_AHEAD and what not in chosen.borrowed]

@@ -9,7 +9,7 @@ Passes = dict[str, dict[str, int]]  # phase -> {"forward": batches, "backward": 
 
 
 def added(*many: Passes) -> Passes:
-    """The sum of several counts."""
+    """Return the sum of several counts."""
     total: Passes = {}
     for passes in many:
         for phase, counts in passes.items():
@@ -20,7 +20,7 @@ def added(*many: Passes) -> Passes:
 
 
 def without(total: Passes, part: Passes) -> Passes:
-    """What is left of a count when a part of it is taken out."""
+    """Return a count minus a part of it."""
     left = {
         phase: {way: n - part.get(phase, {}).get(way, 0) for way, n in counts.items()}
         for phase, counts in total.items()
@@ -29,15 +29,15 @@ def without(total: Passes, part: Passes) -> Passes:
 
 
 class Ledger:
-    """Keeps the counts of a task: of the training at hand, and of work that several trainings share."""
+    """Counts the passes of a task: those of the current training and those that several trainings share."""
 
     def __init__(self) -> None:
         self._open: list[Passes] = [{}]
         self.borrowed: dict[str, Passes] = {}
-        """The shared work that the training at hand relies on, by name."""
+        """Shared work that the current training relies on, by name."""
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
-        """Note passes over the data, in batches."""
+        """Count passes over the data, in batches."""
         if forward or backward:
             mine = self._open[-1].setdefault(phase, {"forward": 0, "backward": 0})
             mine["forward"] += forward
@@ -45,7 +45,7 @@ class Ledger:
 
     @contextmanager
     def counting(self) -> Iterator[Passes]:
-        """What is counted within the block, and nowhere else."""
+        """Count the passes of a block separately, and yield that count."""
         self._open.append({})
         try:
             yield self._open[-1]
@@ -54,7 +54,7 @@ class Ledger:
 
     @contextmanager
     def borrowing(self) -> Iterator[dict[str, Passes]]:
-        """What is borrowed within the block, and nowhere else."""
+        """Record the work borrowed in a block separately, and yield that record."""
         outer = self.borrowed
         self.borrowed = {}
         try:
@@ -63,5 +63,5 @@ class Ledger:
             self.borrowed = outer
 
     def borrow(self, what: str, passes: Passes) -> None:
-        """Rely on shared work, whatever phases it had."""
+        """Record that the current training relies on shared work; its phases are added up."""
         self.borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}

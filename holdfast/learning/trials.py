@@ -1,8 +1,8 @@
-"""Trials: finished trainings on disk, each found by a hash of everything that decides it.
+"""Trials: finished trainings on disk, each found by a hash of everything that determines it.
 
-A killed run finds its trainings there, and runs of one study share those that they would repeat. Nothing has
-to be there and nothing there changes a number: a training is found only by a run that would have made it bit
-for bit, with the same code. `Learner._place` says what decides a training.
+A killed run finds its trainings again, and runs of one study share those that they would repeat. Trials never
+change a result: a run finds only trainings that the same code would have produced bit for bit.
+`Learner._place` lists what determines a training.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ DECIDING = (
     *("distributed.py", "settings.py", "maths", "data/batches.py", "data/objective.py", "data/tasks.py"),
     *("heads", "models", "importance", "steps", "methods", "learning"),
 )
-"""The code that a training goes through."""
+"""The code that determines the result of a training."""
 LIBRARIES = {name: version(name) for name in ("transformers", "tokenizers", "accelerate")}
 
 
 @dataclass
 class StoredTrial:
-    """One finished training. Its weights stay on disk until they are read."""
+    """A finished training. Its weights stay on disk until they are read."""
 
     path: Path
     device: torch.device
@@ -54,25 +54,25 @@ class StoredTrial:
     """Work done once per task that this training relied on, such as the look-ahead."""
     seconds: float
     found: bool = False
-    """Whether it was there already, made before a kill or by another run."""
+    """Whether it already existed, made before a kill or by another run."""
 
     @property
     def params(self) -> Params:
-        """The weights it ended with."""
+        """The final weights."""
         return self.read()["weights"]
 
     def read(self) -> dict[str, Params]:
-        """Return the weights and the method's state it ended with."""
+        """Return the final weights, the head's memory and the tensors of the method's state."""
         return read_tensors(self.path, self.device)[0]
 
     def summary(self) -> dict[str, Any]:
-        """Return what a record keeps of it."""
+        """Return the part that a record keeps."""
         return {"choice": self.choice, "score": self.score, **self.fit}
 
 
 @functools.cache
 def code_hash() -> str:
-    """Return a hash of the code that decides a training: other code may train otherwise."""
+    """Return a hash of the code that determines a training: other code may train differently."""
     total = hashlib.sha256()
     for place in map(PACKAGE.joinpath, DECIDING):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
@@ -81,13 +81,13 @@ def code_hash() -> str:
 
 
 def place_of(directory: Path, *decides: Any) -> Path:
-    """Return where the training that these things decide is, or belongs, in a directory of trials."""
+    """Return the path, in a directory of trials, of the training that these values determine."""
     common = [code_hash(), torch.__version__, LIBRARIES, torch.get_num_threads()]
     return directory / f"{hash_of(*common, *decides)[:24]}.trial"
 
 
 def hash_of(*values: Any) -> str:
-    """Return a hash of tensors and JSON, however nested."""
+    """Return a hash of arbitrarily nested tensors and JSON values."""
     total = hashlib.sha256()
     _feed(total, list(values))
     return total.hexdigest()
@@ -111,7 +111,7 @@ def _feed(total: Any, value: Any) -> None:
 
 
 class Workspace:
-    """A directory of trials: the one that was given, or one that goes with the process."""
+    """A directory of trials: a given one, or a temporary one that is deleted when the process ends."""
 
     def __init__(self, given: Path | None, accelerator: Accelerator) -> None:
         self.given = given
@@ -120,7 +120,7 @@ class Workspace:
 
     @cached_property
     def directory(self) -> Path:
-        """The directory, made when it is first asked for; one for all processes."""
+        """The directory, created on first use and common to all processes."""
         if self.given is not None:
             try:
                 self.given.mkdir(parents=True, exist_ok=True)
@@ -134,22 +134,22 @@ class Workspace:
         return Path(broadcast_object_list(name)[0])
 
     def agreed(self, path: Path) -> Path:
-        """Return the main process's path for all: each may have a temporary directory of its own."""
+        """Return the main process's path on all processes: each may have its own temporary directory."""
         if self.accelerator.num_processes == 1:
             return path
         return Path(broadcast_object_list([str(path)])[0])
 
     def has(self, path: Path) -> bool:
-        """Return whether a trial is there, as the main process sees it: all train, or none does."""
+        """Return whether the main process finds a trial, so that all processes train or none does."""
         if self.accelerator.num_processes == 1:
             return _is_whole(path)
         return bool(broadcast_object_list([_is_whole(path)])[0])
 
     def retire(self, trials: Sequence[Path]) -> None:
-        """Delete the trials of the task before, if the directory is our own.
+        """Delete the trials of the previous task, unless the directory was given.
 
-        Those of the latest task stay readable through its lesson. In a directory that was given all of them
-        wait for a run that starts over.
+        Those of the latest task stay readable through its lesson. A given directory keeps all trials for a
+        run that is restarted.
         """
         if self.given is None and self.accelerator.is_main_process:
             for path in set(self._retired) - set(trials):
@@ -163,7 +163,7 @@ class Workspace:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a trial can be read; what a failing disk has damaged is made again."""
+    """Return whether a trial can be read; one that a failing disk has damaged is trained again."""
     try:
         read_meta(path)
     except HoldfastError:

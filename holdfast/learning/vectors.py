@@ -1,4 +1,4 @@
-"""The sentence vectors of the task at hand: at its start computed once, elsewhere when they are asked for."""
+"""Sentence vectors of the current task. Those of its start are computed once, the others on demand."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ AtStart = Callable[[Literal["train", "valid"]], Tensor]
 
 
 class TaskVectors:
-    """Vectors of the training and validation sentences, before and after a training moves the encoder."""
+    """Vectors of the training and validation sentences, before and after training changes the encoder."""
 
     def __init__(self, task: Task, embed: Embed, at_start: AtStart, on_pass: Callable[[], None]):
         self.splits = {"train": task.train, "valid": task.valid}
         self.embed = embed
         self.at_start = at_start
         self.on_pass = on_pass
-        """Called when the training sentences are embedded again; validation is not counted."""
+        """Called when the training sentences are embedded again; validation passes are not counted."""
         self.moved = False
         self._after: dict[str, Taught] = {}
 
     def before(self, part: Literal["train", "valid"]) -> Taught:
-        """Return the vectors of a split at the task's start."""
+        """Return the vectors of a split with the weights of the task's start."""
         return Taught(self.at_start(part), self.splits[part].labels)
 
     def after(self, part: Literal["train", "valid"]) -> Taught:
-        """Return the vectors of a split with the weights as they are now."""
+        """Return the vectors of a split with the current weights."""
         if not self.moved:
             return self.before(part)
         if part not in self._after:
@@ -41,6 +41,6 @@ class TaskVectors:
         return self._after[part]
 
     def move(self, moved: bool) -> None:
-        """Note whether the weights are those of the start; forget vectors of other weights."""
+        """Set whether the weights differ from those of the start, and drop vectors of other weights."""
         self.moved = moved
         self._after = {}

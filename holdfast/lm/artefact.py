@@ -85,7 +85,7 @@ def finished(directory: Path) -> Path:
     """Return the path of a finished importance; raise HoldfastError if there is none."""
     half = (directory / PARTIAL).exists()  # may belong to a new measurement in the same folder
     if half or not (directory / FILE).exists():
-        done = "is not finished; run the same command again" if half else "holds no importance"
+        done = "is not finished; run the same command again" if half else "holds no importance; measure one"
         raise HoldfastError(f"{directory} {done}")
     return directory / FILE
 

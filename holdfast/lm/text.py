@@ -63,7 +63,7 @@ def read_pairs(path: Path | str) -> list[Pair]:
             prompt, answer = f"Question: {prompt}\nAnswer:", f" {answer}"
         pairs.append(Pair(prompt, answer))
     if not pairs:
-        raise HoldfastError(f"{path} holds no examples")
+        raise HoldfastError(f"{path} holds no examples; add some")
     return pairs
 
 

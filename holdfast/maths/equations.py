@@ -1,4 +1,4 @@
-"""The paper in its own order and symbols: one small pure function per equation.
+"""The paper's equations in its own order and symbols: one small pure function each.
 
 Suresh, Nkisi-Orji, Wiratunga: "Relative Parameter Importance in Task-Agnostic Replay-Free Continual
 Learning". Equation 1, the importance itself, needs a model and is in `importance/`; equation 2 is the
@@ -35,7 +35,7 @@ def relative_importance(alpha_past: Tensor, alpha_ahead: Tensor, eps: float = 1e
 
 
 def cutoff(rho: Tensor, fraction: float = 0.8) -> float:
-    """The cut-off τ between high and low relative importance: a fraction of this tensor's mean."""
+    """Return the cut-off τ between high and low relative importance: a fraction of this tensor's mean."""
     return fraction * float(rho.mean()) if rho.numel() else 0.0
 
 
@@ -55,7 +55,7 @@ def modulate(
 
 
 def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
-    """Bounds of λ_up: at least 1/τ, so that λ_up ρ > 1 above the cut-off; at most λ_max/λ."""
+    """Return the bounds of λ_up: at least 1/τ, so that λ_up ρ > 1 above the cut-off; at most λ_max/λ."""
     lowest = 1 / max(tau, TAU_FLOOR)
     return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
 
@@ -63,11 +63,11 @@ def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
 def pool(
     alpha_past: Params, alpha_new: Params, tasks_seen: int, how: Pooling = "mean", keep: float = 0.5
 ) -> Params:
-    """α_k: the importances of all tasks as one, `tasks_seen` of them pooled already.
+    """Return α_k: the pooled importance of all tasks, `tasks_seen` of which are in `alpha_past`.
 
-    `mean` is the paper's running mean; `sum` is that of SI and of MAS's own code; `ema` keeps a share of the
-    past and takes the rest from the new, from the first task on; `half` is RWalk's (old + new)/2, from the
-    second on.
+    `mean` is the paper's running mean; `sum` is the rule of SI and of MAS's own code; `ema` keeps a share of
+    the past and takes the rest from the new, from the first task on; `half` is RWalk's (old + new)/2, from
+    the second task on.
     """
     k = tasks_seen
     if how == "mean":
@@ -82,7 +82,7 @@ def pool(
 
 
 def merge(start: Params, ahead: Params, past: Params, new: Params, amount: float) -> Params:
-    """θ = θ_la + m ρ (θ_{k-1} - θ_la): give back the past's share ρ of each weight, `amount` (m) times."""
+    """Return θ = θ_la + m ρ (θ_{k-1} - θ_la): the past's share ρ, scaled by `amount` (m), is restored."""
     merged = {}
     for name, there in ahead.items():
         dtype = torch.promote_types(there.dtype, torch.float32)  # half precision cannot hold a small share
@@ -93,19 +93,19 @@ def merge(start: Params, ahead: Params, past: Params, new: Params, amount: float
 
 
 def normalised(params: Params) -> Params:
-    """Min-max over all weights together: the least is 0, the largest 1; all 0 where they are equal."""
+    """Min-max normalise all weights together: the smallest is 0, the largest 1; all are 0 if equal."""
     low = min((float(value.min()) for value in params.values() if value.numel()), default=0.0)
     high = max((float(value.max()) for value in params.values() if value.numel()), default=0.0)
     if high <= low:
         return {name: torch.zeros_like(value) for name, value in params.items()}
-    # In double precision: squares of small gradients may span less than single precision can divide by.
+    # In double precision: the range of squared small gradients may underflow in single precision.
     return {name: ((v.double() - low) / (high - low)).to(v.dtype) for name, v in params.items()}
 
 
 def fuse(old: Params, learnt: Params, precision_old: Params, precision_new: Params) -> Params:
-    """RP2F: the mean of two Gaussian posteriors, weighted by precision; the learnt weight where both are 0.
+    """Return RP2F's precision-weighted mean of two posteriors; the learnt weight where both precisions are 0.
 
-    In double precision and as an interpolation: the two shares add up to 1 however small the precisions are.
+    It interpolates in double precision, so that the two shares add up to 1 however small the precisions are.
     """
     fused = {}
     for name, start in old.items():

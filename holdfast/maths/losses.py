@@ -1,6 +1,6 @@
 """The task loss of each scenario: relaxed balanced softmax, class-weighted cross-entropy.
 
-Both are one formula, cross-entropy on z + log π with a weight per class:
+All are one formula, cross-entropy on z + log π with a weight per class:
 
 - class-incremental: the relaxed balanced softmax (Jodelet, Liu, Murata 2022): π is a class's count in the
   current task, 1 for a class of an earlier task, 0 for one not seen yet; all weights 1;
@@ -21,7 +21,7 @@ from torch.nn import functional
 from holdfast import distributed
 from holdfast.maths.params import precise
 
-IGNORED = -100  # the label of a sample that only fills up a batch
+IGNORED = -100  # the label of a sample that only pads a batch
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Objective:
     weights: Tensor
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The weighted mean over the batch; with several processes, over the whole of it."""
+        """Return the weighted mean over the batch; with several processes, over all of their parts."""
         losses, normaliser = self.sums(logits, labels)
-        # Data-parallel training averages gradients over processes; times their number, the average is a sum.
+        # Data-parallel training averages gradients over processes; times their number it is a sum.
         mean: Tensor = losses * distributed.processes() / distributed.total(normaliser)
         return mean
 
     def sums(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The weighted sum of losses and the sum of weights, whose quotient is the mean."""
+        """Return the weighted sum of losses and the sum of weights, whose quotient is the mean."""
         weights = self.weights.to(logits.device)
         losses = functional.cross_entropy(
             logits.float() + self.log_prior.to(logits.device),
@@ -51,7 +51,7 @@ class Objective:
         return torch.stack([losses, weights[labels[labels != IGNORED]].sum()])
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """∂²L/∂z² of the mean, per sample and logit: p - p², whatever the label is."""
+        """Return ∂²L/∂z² of the mean per sample and logit: weighted p - p², for any label."""
         real = labels != IGNORED
         weights = torch.zeros(len(labels), device=logits.device)
         weights[real] = self.weights.to(logits.device)[labels[real]]
@@ -62,21 +62,21 @@ class Objective:
 def relaxed_prior(
     counts: Mapping[str, int], *, current: Sequence[str], rows: Sequence[str], seen: Sequence[str]
 ) -> Tensor:
-    """π of the relaxed balanced softmax: the count, 1 or 0 for a current, an earlier, an unseen class."""
+    """Return π of the relaxed balanced softmax: the count, 1 or 0 for a current, earlier or unseen class."""
     return torch.tensor(
         [float(max(counts.get(label, 0), 1)) if label in current else float(label in seen) for label in rows]
     )
 
 
 def balanced_weights(counts: Counter[str]) -> dict[str, float]:
-    """Class weights n/(K n_c): every class weighs the same in total."""
+    """Return class weights n/(K n_c), which give every class the same total weight."""
     return {label: counts.total() / (len(counts) * count) for label, count in counts.items()}
 
 
 def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0) -> Tensor:
-    """-Σ_c q_c(z°) log q_c(z) with q = softmax(z/T): a cross-entropy, without a factor T² (Li, Hoiem 2016).
+    """Return -Σ_c q_c(z°) log q_c(z), q = softmax(z/T): cross-entropy without a factor T² (Li, Hoiem 2016).
 
-    The mean over the batch; samples that only fill it up (label IGNORED) do not count.
+    It is the mean over the batch without samples that only pad it (label IGNORED).
     """
     real = labels != IGNORED
     softened = (teacher.float() / temperature).softmax(1)
@@ -86,9 +86,9 @@ def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: 
 
 
 def decorrelation(features: Tensor) -> Tensor:
-    """RP2F's robustness term: the mean squared off-diagonal entry of the samples' Gram matrix.
+    """Return RP2F's robustness term: the mean squared off-diagonal entry of the samples' Gram matrix.
 
-    Each sample is standardised over its own features (unbiased variance); one sample alone has no pair.
+    Each sample is standardised over its own features (unbiased variance). A single sample gives 0.
     """
     n = len(features)
     if n < 2:

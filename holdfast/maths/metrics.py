@@ -18,7 +18,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """Macro-F1 over the labels that occur in `gold`; a prediction outside them costs recall only."""
+    """Return the macro-F1 over the labels that occur in `gold`; other predictions only cost recall."""
     return float(np.mean([score.f1 for score in label_scores(gold, predicted).values()]))
 
 
@@ -47,25 +47,25 @@ def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Lab
 
 
 def overall(F: Matrix) -> float:
-    """Ov = (1/N) Σ_i F[N,i]: the mean over all tasks at the end."""
+    """Return Ov = (1/N) Σ_i F[N,i]: the mean over all tasks at the end."""
     last = len(F) - 1
     return _mean([_cell(F, last, i) for i in range(len(F))])
 
 
 def forgetting(F: Matrix) -> float:
-    """CF = 1/(N-1) Σ_{i<N} (max_{i<=k<=N-1} F[k,i] - F[N,i]): how far each task fell from its best."""
+    """Return CF = 1/(N-1) Σ_{i<N} (max_{i<=k<=N-1} F[k,i] - F[N,i]): how far each task fell from its best."""
     n = _size(F)
     return _mean([max(_cell(F, k, i) for k in range(i, n - 1)) - _cell(F, n - 1, i) for i in range(n - 1)])
 
 
 def positive_backward_transfer(F: Matrix) -> float:
-    """BWT+ = 2/(N(N-1)) Σ_{k>=2} Σ_{i<k} max(0, F[k,i] - F[k-1,i]): gains on tasks already learnt."""
+    """Return BWT+ = 2/(N(N-1)) Σ_{k>=2} Σ_{i<k} max(0, F[k,i] - F[k-1,i]): gains on tasks already learnt."""
     n = _size(F)
     return _mean([max(0.0, _cell(F, k, i) - _cell(F, k - 1, i)) for k in range(1, n) for i in range(k)])
 
 
 def forward_transfer(F: Matrix, F_seq: Matrix) -> float:
-    """FWT = 1/(N-1) Σ_{i>=2} (F[i,i] - F_seq[i,i]): gains on a task when it is new, over SEQ."""
+    """Return FWT = 1/(N-1) Σ_{i>=2} (F[i,i] - F_seq[i,i]): gains on a task when it is new, over SEQ."""
     n = _size(F)
     if len(F_seq) != n:
         raise ValueError(f"F has {n} tasks but F_seq has {len(F_seq)}")
@@ -75,14 +75,14 @@ def forward_transfer(F: Matrix, F_seq: Matrix) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one run is than another, and how sure that is."""
+    """How much better one run is than another, with its uncertainty."""
 
     mean: float
     error: float
     """Standard error, by a paired bootstrap over test sentences."""
     low: float
     high: float
-    """The middle 95 % of the bootstrap."""
+    """`low` and `high` bound the middle 95 % of the bootstrap."""
 
 
 def paired_difference(
@@ -93,7 +93,7 @@ def paired_difference(
     draws: int = 2000,
     seed: int = 0,
 ) -> Difference:
-    """Ov of `first` minus Ov of `second`, on the same test sentences of each task.
+    """Return Ov of `first` minus Ov of `second`, on the same test sentences of each task.
 
     Both are lists of runs (orders or seeds, in the same order) of predictions per task. A draw resamples the
     sentences within each task, the same ones for all runs of both, and takes the mean over runs and tasks.
@@ -123,7 +123,7 @@ def paired_difference(
 
 
 def _fast_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """Macro-F1 as `macro_f1`, for labels that are numbers."""
+    """Return the same as `macro_f1`, for labels that are numbers."""
     scores = []
     for label in np.unique(gold):
         hits = int(np.sum((gold == label) & (predicted == label)))
@@ -132,7 +132,7 @@ def _fast_f1(gold: np.ndarray, predicted: np.ndarray) -> float:
 
 
 def _size(F: Matrix) -> int:
-    """N, after checking that the matrix is finished on and below its diagonal."""
+    """Return N after checking that the matrix is finished on and below its diagonal."""
     for k in range(len(F)):
         for i in range(k + 1):
             _cell(F, k, i)
@@ -147,10 +147,10 @@ def _cell(F: Matrix, k: int, i: int) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean, 0 for a one-task stream, where nothing can be forgotten or transferred."""
+    """Return the mean; 0 for a one-task stream, where nothing can be forgotten or transferred."""
     return sum(values) / len(values) if values else 0.0
 
 
 def percent(value: float | None) -> str:
-    """A score as the paper prints it."""
+    """Return a score in percent, as the paper prints it."""
     return "-" if value is None else f"{100 * value:.2f}"

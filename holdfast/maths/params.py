@@ -1,7 +1,7 @@
-"""Params: names to tensors, over the trainable weights only.
+"""Params: tensors by name, of the trainable weights only.
 
 Every frozen copy (old model, look-ahead model, teacher) is a `Params` run through `functional_call`; a
-module is never deep-copied.
+module is never copied.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from holdfast.maths.equations import Params
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The live trainable weights, by name."""
+    """Return the live trainable weights by name."""
     return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
 
 def snapshot(model: nn.Module) -> Params:
-    """A copy of the trainable weights as they are now."""
+    """Return a copy of the current trainable weights."""
     return {name: weight.detach().clone() for name, weight in trainable(model).items()}
 
 
 @torch.no_grad()
 def restore(model: nn.Module, params: Params) -> None:
-    """Put a snapshot back into the model."""
+    """Copy a snapshot back into the model."""
     for name, weight in trainable(model).items():
         weight.copy_(params[name])
 
 
 @contextmanager
 def using(model: nn.Module, params: Params) -> Iterator[None]:
-    """Run the block with these weights in the model, then put its own back."""
+    """Run a block with these weights in the model, then restore its own."""
     own = snapshot(model)
     try:
         restore(model, params)
@@ -47,7 +47,7 @@ def using(model: nn.Module, params: Params) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run the block without dropout."""
+    """Run a block without dropout."""
     was_training = model.training
     model.eval()
     try:
@@ -57,12 +57,12 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def predict(model: nn.Module, params: Params, *args: Any, **kwargs: Any) -> Any:
-    """The model's answer under other weights, without touching its own: how teachers are run."""
+    """Return the model's output under other weights, such as a teacher's, without changing its own."""
     return torch.func.functional_call(model, params, args, kwargs)
 
 
 def zeros(params: Params) -> Params:
-    """Params of the same names and shapes, all 0."""
+    """Return `Params` of the same names and shapes, all 0."""
     return {name: torch.zeros_like(value) for name, value in params.items()}
 
 
@@ -77,7 +77,7 @@ def grow(params: Params, rows: Params, *, zero: bool) -> Params:
 
 
 def without_row(params: Params, row: int) -> Params:
-    """Take a head row out."""
+    """Return the params without a row of the head."""
     return {
         name: torch.cat([value[:row], value[row + 1 :]]) if "head.linear." in name else value
         for name, value in params.items()
@@ -85,23 +85,23 @@ def without_row(params: Params, row: int) -> Params:
 
 
 def precise(value: torch.Tensor) -> torch.Tensor:
-    """In single precision at least: half-precision weights cannot hold a small difference."""
+    """Convert to at least single precision: half-precision weights cannot hold a small difference."""
     return value.to(torch.promote_types(value.dtype, torch.float32))
 
 
 def layer_of(name: str) -> str:
-    """The part of the model a weight is in: a numbered layer, or what comes before and after them."""
+    """Return the part of the model that holds a weight: a numbered layer, or a part outside of these."""
     numbered = re.search(r"(?:^|\.)(\d+)\.", name)
     return f"layer {int(numbered[1]) + 1}" if numbered else name.partition(".")[0]
 
 
 def kind_of(name: str) -> str:
-    """What a weight is for, whichever layer it is in: q_proj, input_layernorm, embed_tokens."""
+    """Return the role of a weight in any layer: q_proj, input_layernorm, embed_tokens."""
     return name.rpartition(".")[0].rpartition(".")[2] or name
 
 
 def size(params: Params) -> int:
-    """How many numbers there are."""
+    """Return the total number of entries."""
     return sum(value.numel() for value in params.values())
 
 

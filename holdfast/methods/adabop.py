@@ -1,4 +1,4 @@
-"""AdaBOP: updates orthogonal to old inputs, the stricter the less the new task has to do with the old."""
+"""AdaBOP: updates orthogonal to old inputs, stricter where the new task is unrelated to the old."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.methods.search import Decision
 from holdfast.steps import projection
 from holdfast.steps.projection import Selection
 
-PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # of (λ_s, λ_l), from the paper's appendix
+PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # values of (λ_s, λ_l) from the paper's appendix
 EPSILONS = (0.002, 0.004)
 GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in product(PAIRS, EPSILONS)]
 
@@ -32,8 +32,8 @@ class AdaBOP(Method):
     """Adaptive orthogonal projection: each layer's update is projected away from the inputs of earlier tasks.
 
     A layer whose gradient correlates with the previous task's gets the loose λ_s, the others the strict λ_l.
-    Biases are projected with their matrix. A norm acts on each entry by itself, where no projector helps: it
-    is frozen after the first task. Head rows of new labels are free, for no old output depends on them.
+    Biases are projected with their matrix. Norm layers act on each entry separately, where no projector
+    helps, and are frozen after the first task. Head rows of new labels are free: no old output needs them.
 
     Equation: [W b] ← [W b] + u P, P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min
     Paper: Cheng, Hu, Wang, Zhang, Gao, IEEE TCSVT 2025
@@ -52,16 +52,16 @@ class AdaBOP(Method):
     eps: float = setting(0.002, "correlation above which a layer is related", least=0)
     mass: float = setting(
         4000.0,
-        "tokens that the mean moment counts for beside I; at 1 the paper's strengths let all pass",
+        "weight of the mean moment relative to I, in tokens; at 1 the paper's strengths let all pass",
         least=0,
     )
-    tau: float = setting(10.0, "largest kept eigenvalue in multiples of the least", least=1)
+    tau: float = setting(10.0, "largest kept eigenvalue in multiples of the smallest", least=1)
     selection: Selection = setting(
         "ratio", "kept vectors: ratio (tau), fraction (the paper) or soft (all, scaled)"
     )
     fraction: float = setting(0.01, "share of vectors kept by selection=fraction, at least one", least=0)
     scale: Literal["plain", "free"] = setting(
-        "plain", "correlation as published, or free of the gradients' scale"
+        "plain", "correlation as published, or independent of the gradients' scale"
     )
     normalize: bool = setting(
         True, "divide the projector by its norm, as published; false keeps the step size"
@@ -84,7 +84,7 @@ class AdaBOP(Method):
         return Training(self.lr, around_step=(step,))
 
     def projector(self, place: str, now: Params) -> torch.Tensor:
-        """One layer's projector; where its λ is 0 every direction is open."""
+        """Return one layer's projector; where its λ is 0 every direction is open."""
         new, old = projection.joined(now, place), projection.joined(self.gradients, place)
         related = projection.correlation(new, old, scale_free=self.scale == "free") > self.eps
         P = projection.projector(
@@ -97,7 +97,7 @@ class AdaBOP(Method):
         return P / torch.linalg.norm(P) if self.normalize and self.selection != "soft" else P
 
     def starting_gradients(self, learner: LearnerView) -> Params:
-        """The mean gradient of the task where its training starts: one pass, shared by all trials."""
+        """Return the mean gradient of the task at its start weights: one pass, shared by all trials."""
         size = learner.settings.batch_size
 
         def compute() -> Params:
@@ -109,7 +109,7 @@ class AdaBOP(Method):
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Pool the second moments of all inputs so far, each token counting the same."""
+        """Pool the second moments of all inputs so far; every token counts the same."""
         self.gradients = self.starting_gradients(learner)
         size = learner.settings.batch_size
         learner.count("moments", forward=learner.batches, backward=0)
@@ -122,7 +122,7 @@ class AdaBOP(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Learning rate, and the paper's grid of (λ_s, λ_l) and ε by validation score."""
+        """Search the learning rate and the paper's grid of (λ_s, λ_l) and ε by validation score."""
         searched = self.moments and self.selection != "fraction"
         grid = search.unfixed(GRID if searched else [{}], learner.fixed)
         every = learner.settings.grids == "product"
@@ -130,7 +130,7 @@ class AdaBOP(Method):
 
     @override
     def cautions(self, scenario: str) -> list[str]:
-        """With selection=fraction λ cannot matter: it changes neither eigenvectors nor their order."""
+        """Warn that selection=fraction ignores λ: it changes neither eigenvectors nor their order."""
         inert = (
             "with selection=fraction, lam_s, lam_l and eps have no effect: only the learning rate is searched"
         )

@@ -19,19 +19,19 @@ from holdfast.methods.quadratic import Quadratic
 from holdfast.methods.search import Choice, Decision
 from holdfast.steps.proximal import Pull
 
-FIRST = 0.01  # of the λ_a grid
+FIRST = 0.01  # point of the λ_a grid
 OFF: Choice = {"lam": 0.0, "lam_a": 0.0}
 
 
 def lam_a() -> Any:
-    """λ_a, the strength of the pull towards the auxiliary network."""
+    """Declare λ_a, the strength of the pull towards the auxiliary network."""
     return setting(
-        0.0, "strength of the pull towards the auxiliary network; 0 is none", least=0, below=math.inf
+        0.0, "strength of the pull towards the auxiliary network; 0: none", least=0, below=math.inf
     )
 
 
 def auxiliary_plan(lam_a: float, learner: LearnerView, plain_plan: Plan) -> Plan:
-    """Search λ without the auxiliary network, then λ_a from 0.01 up until the new task gains; else 0."""
+    """Search λ without the auxiliary network, then λ_a upwards from 0.01 until the new task gains; else 0."""
     plain = yield from plain_plan
     lam = plain.trial.choice["lam"]
 
@@ -50,9 +50,9 @@ def auxiliary_plan(lam_a: float, learner: LearnerView, plain_plan: Plan) -> Plan
 
 @dataclass
 class ANCLMAS(Quadratic):
-    """ANCL over MAS: a quadratic pull to the old weights and one to the auxiliary ones, by importance.
+    """ANCL over MAS: importance-weighted quadratic pulls towards the old and the auxiliary weights.
 
-    λ towards the past is for stability, λ_a towards the auxiliary network for plasticity.
+    λ, towards the old weights, serves stability; λ_a, towards the auxiliary network, serves plasticity.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})² + (λ_a/2) Σ_j α_aux,j (θ_j - θ_aux,j)²
     Paper: Kim, Noci, Orvieto, Hofmann, CVPR 2023
@@ -68,12 +68,11 @@ class ANCLMAS(Quadratic):
 
     @override
     def estimator(self) -> Estimator:
-        """Return the importance estimator."""
         return estimator_named(self.importance, self.convention)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Pull to both. The auxiliary network is the look-ahead; its importance is never pooled."""
+        """Pull towards both. The auxiliary network is the look-ahead; its importance is never pooled."""
         pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)}
         if self.alpha and self.lam_a > 0:
             weights = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)

@@ -1,4 +1,4 @@
-"""Stay frozen unless it is clear that learning features pays, within a budget of seconds."""
+"""Stay frozen unless learning features clearly pays, within a budget of seconds."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from holdfast.methods.slda import slda_head
 from holdfast.models import Adapters
 from holdfast.settings import Settings
 
-PROBE = 32  # sentences that tell how fast this machine is
-TRAINING = 3  # a training step takes about as long as three looks
+PROBE = 32  # sentences on which the speed of this machine is measured
+TRAINING = 3  # a training step takes about as long as three forward passes
 
 
 @dataclass
@@ -33,8 +33,8 @@ class Auto(LA):
     """slda while the frozen encoder is good enough, la+slda where one look-ahead shows that it is not.
 
     The frozen head's cross-validated score on the task is compared with thr times the score of one look-ahead
-    training under the same head. Only if it is lower by more than a standard error does the trunk move. What
-    the budget of seconds does not allow is not tried, and it says so.
+    training under the same head. The trunk moves only if it is lower by more than a standard error. Trainings
+    that do not fit in the budget of seconds are not tried; the decision then says so.
 
     Equation: frozen if F_cv + SE >= thr · F_la, otherwise as la+slda
     Paper: the paper's threshold rule, made cheap
@@ -49,31 +49,29 @@ class Auto(LA):
     adapters: ClassVar[Adapters] = "where possible"
 
     penalty: PullForm = knobs.penalty("proximal")
-    importance: Literal["mas"] = setting("mas", "mas alone needs no labels and no trained head")
+    importance: Literal["mas"] = setting("mas", "only mas needs neither labels nor a trained head")
     shrinkage: float | None = knobs.shrinkage()
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
-    seconds: float = setting(60.0, "budget of seconds for trainings on one task; 0: stay frozen", least=0)
+    seconds: float = setting(60.0, "budget in seconds for trainings on one task; 0: stay frozen", least=0)
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
     @override
     def moves(self) -> bool:
-        """Whether the trunk moves."""
         return over_slda.moves(self)
 
     @override
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, down from where nothing moves."""
+        """Search λ with the plain importance, downwards from where nothing moves."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Stay, or look ahead once and decide; then the search of la+slda as long as time allows."""
+        """Stay frozen, or look ahead once and decide; then search as la+slda does while time allows."""
         began = time.monotonic()
         still: Trial = yield over_slda.STILL
 
@@ -105,9 +103,9 @@ class Auto(LA):
         return stay("out of time" if late else "on validation sentences it does as well", **notes)
 
     def within(self, began: float, longest: float, plan: Plan, still: Trial, gold: Trial) -> Plan:
-        """Follow a search while the longest training so far still fits in the budget.
+        """Run a search while the longest training so far still fits in the budget.
 
-        Then take the best training that holds on to the past, if it beats a trunk that stays.
+        Then take the best training that holds the past, if it beats the unchanged trunk.
         """
         made: list[Trial] = []
         try:
@@ -135,7 +133,7 @@ class Auto(LA):
 
 
 def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
-    """Return the frozen head's score on the training sentences, left out in turn, and its error."""
+    """Return the frozen head's cross-validated score on the training sentences, and its error."""
     with learner.using(still):
         head = learner.model.head
         assert isinstance(head, ClosedFormHead)
@@ -143,7 +141,7 @@ def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
 
 
 def seconds_of_a_training(learner: LearnerView, task: Task) -> float:
-    """Estimate how long a training takes from the speed of a few sentences."""
+    """Estimate the seconds that a training takes from the speed of a few sentences."""
     texts = task.train.texts[:PROBE]
     started = time.monotonic()
     learner.model.embed(texts)

@@ -1,6 +1,6 @@
 """Method: five hooks around one training loop, each with a default.
 
-The base class is sequential fine-tuning (SEQ), so every method whose strengths are 0 has an exact reference.
+The base class is sequential fine-tuning (SEQ), the exact reference for every method whose strengths are 0.
 To write a method, read this file and one example: `mas.py` with its parent in `quadratic.py`, or `la.py`.
 """
 
@@ -35,7 +35,7 @@ Plan = Generator[Choice, Trial, Decision]
 Weights = dict[str, nn.Parameter]
 Term = Callable[[Batch, Output], Tensor]
 StateKind = Literal["weights", "zeros", "fixed", "number"]
-"""How a piece of state grows with new head rows: by their values, by zeros, or not at all."""
+"""How an attribute of the state grows with new head rows: by their values, by zeros, or not at all."""
 
 FACT = re.compile(r"^(Equation|Paper|Cost|Two tasks|Extras|Keeps): (.*(?:\n +.*)*)", re.MULTILINE)
 
@@ -47,21 +47,21 @@ def _run(model: nn.Module, batch: Batch) -> Output:
 
 @dataclass(frozen=True)
 class Training:
-    """One training as a value: what is minimised, by which steps, and the state that comes with it."""
+    """Definition of one training: the loss, the optimiser steps and the state that comes with them."""
 
     lr: float
     terms: Mapping[str, Term] = field(default_factory=dict)
     """Terms added to the task loss, by name."""
     around_step: tuple[Callable[[Optimizer, Weights], None], ...] = ()
-    """Each puts hooks on the optimiser's step, in this order: pulls, projections, observers."""
+    """Functions that add hooks to the optimiser's step, in this order: pulls, projections, observers."""
     optimizer: Callable[[Weights], Optimizer] | None = None
-    """By default AdamW without weight decay."""
+    """Factory of the optimiser; by default AdamW without weight decay."""
     forward: Callable[[nn.Module, Batch], Output] = _run
-    """How a batch is run through the model."""
+    """Function that runs a batch through the model."""
     begin: Params | None = None
-    """The weights to begin with, if not those that the task starts from."""
+    """Initial weights, if not those of the task's start."""
     carried: dict[str, Params] = field(default_factory=dict)
-    """State that changes while training goes on. It is restored with the weights of the best epoch."""
+    """State that changes during training. It is restored with the weights of the best epoch."""
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of the loss, to be summed; "task" is the task loss."""
@@ -70,7 +70,7 @@ class Training:
         return {"task": output.loss} | {name: term(batch, output) for name, term in self.terms.items()}
 
     def make_optimizer(self, weights: Weights) -> Optimizer:
-        """Return the optimiser of these weights, with everything that happens around its step."""
+        """Return the optimiser of these weights with all hooks on its step."""
         if self.optimizer is not None:
             optimizer = self.optimizer(weights)
         else:
@@ -81,13 +81,13 @@ class Training:
 
 
 class LearnerView(Protocol):
-    """What a method sees of its learner, which is about to learn, or is learning, a task."""
+    """The part of a learner that its method sees while a task is learnt."""
 
     model: Classifier
     settings: Settings
     scenario: Scenario
     fixed: frozenset[str]
-    """Hyper-parameters the user has set: the search leaves them alone."""
+    """Hyper-parameters that the user has set; the search does not change them."""
     tasks_seen: int
     past_rows: list[int]
     """Rows of the head whose labels were taught before this task."""
@@ -98,42 +98,42 @@ class LearnerView(Protocol):
 
     @property
     def train(self) -> Examples:
-        """The task's training sentences."""
+        """Training sentences of the task."""
 
     @property
     def batches(self) -> int:
-        """The number of batches in one pass over them."""
+        """Number of batches in one pass over the training sentences."""
 
     @property
     def vectors(self) -> Vectors:
-        """The task's sentence vectors."""
+        """Sentence vectors of the task."""
 
     @property
     def task_seed(self) -> int:
-        """The seed of everything random in this task."""
+        """Seed of everything random in this task."""
 
     def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Return the learning rates to try: a grid, or the one rate that the user has fixed."""
+        """Return the learning rates to try: a grid, or the one rate that the user has set."""
 
     def look_ahead(self, task: Task, lr: float) -> Trial:
-        """Train with the task loss only: where the task alone would take the weights."""
+        """Train with the task loss only, to see where the task alone would take the weights."""
 
     def using(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
-        """Run a block with the weights a trial ended with; gives the method's state at its end."""
+        """Run a block with the weights and head memory of a trial; yield the method's state at its end."""
 
     def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
-        """Do work that trials (of one learning rate) share once, and forget it when the task ends."""
+        """Compute once what trials (of one learning rate) share; drop the result when the task ends."""
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Count passes over the data, in batches."""
 
     def start_here(self) -> None:
-        """Let every training of the task start from what the model and the method are now."""
+        """Make every training of the task start from the current model and method."""
 
 
 @dataclass
 class Method:
-    """Sequential fine-tuning: train on each task as it comes, hold on to nothing.
+    """Sequential fine-tuning: train on each task in turn, without protecting earlier ones.
 
     Equation: L = L_task(θ)
     Paper: the lower baseline of every continual-learning paper
@@ -144,21 +144,21 @@ class Method:
     """
 
     # docs/methods.md is written from these lines. "Cost" is that of a later task of b batches and E epochs,
-    # "Two tasks" is the paper's formula or one like it, "Extras" what is run beyond it.
+    # "Two tasks" is the paper's formula or an analogous one, "Extras" is what is run beyond it.
 
     state: ClassVar[dict[str, StateKind]] = {}
-    """The attributes that survive a task, beside the hyper-parameters; nothing else does."""
+    """The only attributes, besides the hyper-parameters, that survive a task."""
     strengths: ClassVar[tuple[str, ...]] = ()
-    """The hyper-parameters that, all at 0, switch the method off."""
+    """Hyper-parameters that switch the method off when all are 0."""
     reduces_to_seq: ClassVar[bool | str] = True
-    """Whether it equals SEQ bit for bit with its strengths at 0; or the reason why not."""
+    """Whether the method equals SEQ bit for bit with its strengths at 0, or the reason why not."""
     cannot: ClassVar[dict[str, str]] = {
         "class-incremental": "forgets every earlier task almost at once",
         "domain-incremental": "forgets what the latest domain contradicts",
     }
     """Cautions for users who choose this method, by scenario."""
     adapters: ClassVar[Adapters] = "always"
-    """Whether the encoder gets adapters to train."""
+    """Whether the encoder gets trainable adapters."""
 
     lr: float = setting(3e-4, "learning rate", least=0, below=math.inf)
 
@@ -168,22 +168,22 @@ class Method:
     # ---- the hooks --------------------------------------------------------------------------------------
 
     def curriculum(self, stream: Stream) -> Stream:
-        """Return the data to learn, in its order."""
+        """Return the stream to learn, in order."""
         return stream
 
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Return the training of a task with these hyper-parameters. Changes nothing."""
+        """Return the training of a task with these hyper-parameters, without changing anything."""
         return Training(self.lr)
 
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
-        """Return the weights that would be shipped after an epoch (0: before the first).
+        """Return the weights that would be deployed after an epoch (0: before the first).
 
-        Early stopping judges these. What belongs to them may be noted in `training.carried`.
+        Early stopping judges these. State that belongs to them may be stored in `training.carried`.
         """
         return P.snapshot(learner.model)
 
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Update the state with what the next task must know."""
+        """Update the state with what the next task needs."""
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search hyper-parameters: yield choices, receive trials, return the decision."""
@@ -198,25 +198,25 @@ class Method:
 
     @property
     def moves(self) -> bool:
-        """Whether a training with these hyper-parameters changes any weight; if not, it is left out."""
+        """Whether a training with these hyper-parameters changes any weight; if not, it is skipped."""
         return True
 
-    # ---- what it says of itself -------------------------------------------------------------------------
+    # ---- description ------------------------------------------------------------------------------------
 
     def shared_as(self) -> dict[str, Any] | None:
-        """Return what decides this training, if other methods make the same one; None if they do not.
+        """Return what determines this training if other methods make the same one, otherwise None.
 
         Runs of one study share such trainings.
         """
         return {"lr": self.lr} if type(self) is Method else None
 
     def cautions(self, scenario: str) -> list[str]:
-        """Return what a user who picks these hyper-parameters for this scenario should know."""
+        """Return cautions for a user who chooses these hyper-parameters in this scenario."""
         return [self.cannot[scenario]] if scenario in self.cannot else []
 
     @classmethod
     def facts(cls) -> dict[str, str]:
-        """Return the lines "Paper: ..." and so on of the docstring; the base class has those left out."""
+        """Return the lines "Paper: ..." and so on of the docstring; missing ones are inherited."""
         found: dict[str, str] = {}
         for owner in reversed(cls.__mro__):
             text = inspect.cleandoc(owner.__dict__.get("__doc__") or "")
@@ -231,7 +231,7 @@ class Method:
         return fields_of(cls)
 
     def hparams(self) -> dict[str, Any]:
-        """Return their values as JSON."""
+        """Return the values of the hyper-parameters as JSON."""
         return {name: to_json(getattr(self, name)) for name in self.hyper_parameters()}
 
     def set(self, **values: Any) -> None:
@@ -251,18 +251,18 @@ class Method:
         return {name: _copied(getattr(self, name)) for name in self.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         for name in self.state:
             setattr(self, name, _copied(state[name]))
 
     def grow(self, rows: Params) -> None:
-        """Grow every Params of the state with new head rows."""
+        """Append new head rows to every `Params` of the state."""
         for name, kind in self.state.items():
             if kind in ("weights", "zeros"):
                 setattr(self, name, P.grow(getattr(self, name), rows, zero=kind == "zeros"))
 
     def shrink(self, row: int) -> None:
-        """Take a head row out of every Params of the state."""
+        """Remove a head row from every `Params` of the state."""
         for name, kind in self.state.items():
             if kind in ("weights", "zeros"):
                 setattr(self, name, P.without_row(getattr(self, name), row))
@@ -275,7 +275,7 @@ def _copied(value: Any) -> Any:
 
 
 REGULARISER = {
-    "class-incremental": "a regulariser alone does not keep classes of different tasks apart, for they "
+    "class-incremental": "a regulariser alone does not separate classes of different tasks, because they "
     "never meet in training: expect far less than mtl; the cure is a closed-form head, not a larger λ"
 }
-"""The caution that every method with a trained head shares."""
+"""The caution shared by all methods with a trained head."""

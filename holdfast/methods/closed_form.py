@@ -18,7 +18,7 @@ COMPUTED = "its head is computed, not trained"
 
 @dataclass
 class ClosedForm(Method):
-    """A frozen encoder under a head made of sums: one look at each sentence, nothing is overwritten.
+    """A frozen encoder under a head computed from sums: one look at each sentence, nothing is overwritten.
 
     Cost: b, one look at each sentence
     Two tasks: b1 + b2
@@ -26,8 +26,8 @@ class ClosedForm(Method):
     """
 
     cannot: ClassVar[dict[str, str]] = {
-        "domain-incremental": "the encoder stays as it came: where its features do not tell labels apart, no "
-        "amount of data helps; la+slda lets it learn"
+        "domain-incremental": "the encoder stays frozen: where its features do not separate the labels, no "
+        "amount of data helps; la+slda trains it"
     }
     reduces_to_seq: ClassVar[bool | str] = COMPUTED
     adapters: ClassVar[Adapters] = "never"
@@ -37,10 +37,9 @@ class ClosedForm(Method):
     @property
     @override
     def moves(self) -> bool:
-        """Nothing moves at a learning rate of 0."""
         return self.lr > 0
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search nothing: the head chooses what it leaves open by itself."""
+        """Search nothing: the head chooses its own options."""
         return Decision((yield {"lr": 0.0}))

@@ -1,4 +1,4 @@
-"""EWC: the Fisher information says which weights to hold."""
+"""EWC: hold each weight by its Fisher information."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.methods.quadratic import Quadratic
 
 @dataclass
 class EWC(Quadratic):
-    """Elastic weight consolidation: hold each weight as the likelihood of the labels is curved there.
+    """Elastic weight consolidation: hold each weight by the curvature of the labels' log-likelihood.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = (1/n) Σ_i E_y (∂ log p(y|x_i) /
         ∂θ_j)²
@@ -23,9 +23,8 @@ class EWC(Quadratic):
     Extras: b2, the last consolidation; with labels=expected C-1 more passes per measurement
     """
 
-    labels: FisherLabels = setting("true", "labels of the Fisher: true, sample(d from the model) or expected")
+    labels: FisherLabels = setting("true", "labels of the Fisher: true, sample (from the model) or expected")
 
     @override
     def estimator(self) -> Estimator:
-        """Return squared per-sample gradients of the log-likelihood."""
         return FisherEstimator(self.labels)

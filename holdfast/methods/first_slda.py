@@ -24,7 +24,7 @@ from holdfast.settings import Settings
 
 @dataclass
 class FirstSLDA(ClosedForm):
-    """Adapters learn the first task under a throw-away head; from then on only the sums grow.
+    """Adapters learn the first task under a throw-away head; afterwards only the sums grow.
 
     Equation: L = L_task(θ) on task 1, θ fixed afterwards; scores as in slda
     Paper: first-session adaptation (Panos et al., ICCV 2023) under streaming discriminant analysis
@@ -43,12 +43,11 @@ class FirstSLDA(ClosedForm):
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the best learning rate on the first task, if it can be trained on; then nothing moves."""
+        """Search the learning rate on the first task, if it can be trained on; afterwards nothing moves."""
         if learner.tasks_seen or not can_train(task):
             return Decision((yield {"lr": 0.0}))
         return Decision((yield from best_rate(learner.rates(), {})))

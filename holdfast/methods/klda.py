@@ -16,29 +16,28 @@ from holdfast.settings import Settings
 
 @dataclass
 class KLDA(ClosedForm):
-    """Discriminant analysis on random Fourier features: the same sums, of a kernel's features.
+    """Discriminant analysis on random Fourier features: the sums of slda, of a kernel's features.
 
-    What the first task says of the features (mean, spread, median distance) is fixed from then on.
+    The mean, spread and median distance of the features are fixed on the first task.
 
     Equation: slda on φ(z) = √(2/D) cos(Ωᵀz + b), Ω ~ N(0, 2γ), b ~ U[0, 2π], γ = c / median ‖z - z'‖²
     Paper: Momeni, Mazumder, Ke, Liu, AAAI 2025
     Keeps: n_k and s_k of every label, one S for all, Ω and b: D(D+1)/2 + (d+1)·D numbers and D + 1 per label
     """
 
-    features: int = setting(2000, "D, random features", least=1, below=100_001)
+    features: int = setting(2000, "D, number of random features", least=1, below=100_001)
     widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task", above=0)
-    combine: Combine = setting("best", "of the widths: the best on validation data, or the average of all")
+    combine: Combine = setting("best", "widths used: the best on validation data, or the average of all")
     draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)
     shrinkage: float | None = setting(
-        None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1
+        None, "shrinkage of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1
     )
     weighting: Literal["equal", "counts", "choose"] = setting(
-        "equal", "classes of unequal size: equal, counts (a prior) or choose"
+        "equal", "weighting of classes of unequal size: equal, counts (a prior) or choose"
     )
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Kernel discriminant analysis."""
         return KLDAHead(
             width,
             seed=seed,

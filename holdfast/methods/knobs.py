@@ -1,4 +1,4 @@
-"""Hyper-parameters that several methods have, each declared once."""
+"""Hyper-parameters shared by several methods, each declared once."""
 
 from __future__ import annotations
 
@@ -9,54 +9,56 @@ from holdfast.importance.estimators import EstimatorName
 
 
 def lam() -> Any:
-    """λ, the strength of the hold."""
-    return setting(0.0, "strength of the hold on the past; 0 is none", least=0)
+    """Declare λ, the strength of the hold."""
+    return setting(0.0, "strength of the hold on the past; 0: none", least=0)
 
 
 def thr() -> Any:
-    """The share of the gold score that the search keeps."""
+    """Declare the share of the gold score that the search keeps."""
     return setting(
         None, "share of the gold score to keep; none: 0.90 class-, 0.95 domain-incremental", least=0, most=1
     )
 
 
 def penalty(default: str = "loss") -> Any:
-    """The form of a quadratic pull."""
-    return setting(default, "in the loss (the paper), or a proximal step after the optimiser's")
+    """Declare the form of a quadratic pull."""
+    return setting(default, "penalty in the loss (the paper), or a proximal step after the optimiser's")
 
 
 def pooling(default: str = "mean", help: str = "how importances of several tasks are pooled") -> Any:
-    """How importances are pooled over tasks."""
+    """Declare how importances are pooled over tasks."""
     return setting(default, help)
 
 
 def keep() -> Any:
-    """The share of the past in an exponential mean."""
+    """Declare the share of the past in an exponential mean."""
     return setting(0.5, "share of the past in pooling=ema", least=0, below=1)
 
 
 def importance() -> Any:
-    """The estimator, by name."""
+    """Declare the importance estimator, by name."""
     return setting("mas", f"the importance estimator: {', '.join(get_args(EstimatorName))}")
 
 
 def convention() -> Any:
-    """How MAS averages."""
+    """Declare how MAS averages."""
     return setting("per-sample", "mas per sample, or as in the authors' released code (lacl)")
 
 
 def shrinkage() -> Any:
-    """How much a discriminant head shrinks its covariance."""
-    return setting(None, "of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1)
+    """Declare how much a discriminant head shrinks its covariance."""
+    return setting(
+        None, "shrinkage of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1
+    )
 
 
 def weighting() -> Any:
-    """How classes of unequal size count in a discriminant head."""
+    """Declare how classes of unequal size count in a discriminant head."""
     return setting(
-        "equal", "classes of unequal size: equal, covariance (in Σ too), counts (a prior) or choose"
+        "equal", "weighting of unequal classes: equal, covariance (in Σ too), counts (a prior) or choose"
     )
 
 
 def scatter() -> Any:
-    """Which second moments a discriminant head keeps."""
-    return setting("per-class", "one S per class (exact removal), or one for all (less disk)")
+    """Declare which second moments a discriminant head keeps."""
+    return setting("per-class", "second moments: one S per class (exact removal) or one for all (less disk)")

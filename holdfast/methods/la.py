@@ -24,10 +24,10 @@ from holdfast.steps.proximal import Pull
 
 @dataclass
 class LA(Method):
-    """LA-MAS: look ahead at what a task would change, then hold only what the past needs more than it does.
+    """LA-MAS: look ahead at what a task needs, then hold the weights that the past needs more.
 
     Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
-    ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere lowered (λ_down).
+    ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere it is lowered (λ_down).
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², ρ = α_{k-1}/(α_{k-1} + α_la + ε), α' =
         λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere
@@ -49,22 +49,20 @@ class LA(Method):
     keep: float = knobs.keep()
     importance: EstimatorName = knobs.importance()
     convention: Convention = knobs.convention()
-    down: float | None = setting(
-        None, "lambda_down, from 0 to 1; none: the plain importance", least=0, most=1
-    )
+    down: float | None = setting(None, "lambda_down, from 0 to 1; none: plain importance", least=0, most=1)
     up: float = setting(
-        1.0, "where lambda_up lies between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0, most=1
+        1.0, "position of lambda_up between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0, most=1
     )
     lam_max: float = setting(
-        0.0, "lambda beyond which the task cannot be learnt; found by the search", least=0
+        0.0, "lambda above which the task cannot be learnt; found by the search", least=0
     )
     fraction: float = setting(
         0.8, "cut-off tau as a fraction of the mean relative importance of a tensor", least=0
     )
-    tau: float | None = setting(None, "a fixed cut-off instead", least=0)
-    strategy: Strategy = setting("balance", "balance, cf (only hold faster) or kt (only let go)")
-    modulate_head: bool = setting(False, "re-weight the head too")
-    budget: int = setting(40, "trials of lambda_down and lambda_up", least=1)
+    tau: float | None = setting(None, "fixed cut-off tau, instead of a fraction", least=0)
+    strategy: Strategy = setting("balance", "balance, cf (only hold more firmly) or kt (only let go)")
+    modulate_head: bool = setting(False, "modify the importance of the head too")
+    budget: int = setting(40, "maximum number of trials of lambda_down and lambda_up", least=1)
 
     alpha: Params = field(default_factory=dict, init=False, repr=False)
     tasks_pooled: int = field(default=0, init=False, repr=False)
@@ -72,8 +70,8 @@ class LA(Method):
 
     # ---- algorithm 1 ------------------------------------------------------------------------------------
 
-    # The learner follows the plan. The plan yields choices, and each is trained as `prepare` says. The
-    # look-ahead is the plan's own trial without a penalty: it is trained once, and measured once.
+    # The learner runs the plan and trains every choice that it yields as `prepare` says. The look-ahead is
+    # the plan's own trial without a penalty, so it is trained and measured only once.
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
@@ -82,11 +80,10 @@ class LA(Method):
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
             return plain  # no penalty to modulate: the main phase is the plain training
-        # What a strategy does not use is not searched.
         unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         fixed = unused | own
-        # As set; as this task's search found it; as an earlier task's did, where λ was fixed or kept.
+        # As set, else as found by this task's search, else by an earlier task's (where λ was fixed or kept).
         lam_max: float = fixed.get("lam_max") or plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
@@ -104,7 +101,7 @@ class LA(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Phase 1, look ahead and modify α; phase 2, the training that pulls towards θ_{k-1} by α'."""
+        """Phase 1: look ahead and modify α. Phase 2: the training that pulls towards θ_{k-1} by α'."""
         alpha = self.alpha
         if self.modulates:
             assert self.down is not None
@@ -121,7 +118,7 @@ class LA(Method):
         return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, alpha, self.lam)})
 
     def relative_to(self, ahead: Params) -> dict[str, Relative]:
-        """Return ρ and τ of every tensor that is modulated. By default the head is not."""
+        """Return ρ and τ of every modulated tensor; by default the head is not modulated."""
         past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
         return relative(past, ahead, fraction=self.fraction, tau=self.tau)
 
@@ -130,14 +127,14 @@ class LA(Method):
         """Pool the importance of the new weights with the past's."""
         quadratic.consolidate(self, learner)
 
-    # ---- its parts --------------------------------------------------------------------------------------
+    # ---- parts ------------------------------------------------------------------------------------------
 
     def estimator(self) -> Estimator:
         """Return the importance estimator."""
         return estimator_named(self.importance, self.convention)
 
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, whatever the previous task ended with."""
+        """Search λ with the plain importance, even if the previous task ended with a modified one."""
         return quadratic.hold_plan(self, learner, {"lam": 0.0}, {"down": None})
 
     @property

@@ -21,9 +21,9 @@ from holdfast.methods.search import Decision
 
 @dataclass
 class LAMerge(Method):
-    """Look ahead, then keep of each weight the past's share ρ of the old value and the rest of the new one.
+    """Look ahead, then interpolate each weight: the past's share ρ of its old value, the rest of the new one.
 
-    The search sees the look-ahead itself: the merge comes after it and costs no training of its own.
+    The search judges the look-ahead itself; the merge follows it and needs no further training.
 
     Equation: θ_k = θ_la + m ρ (θ_{k-1} - θ_la), ρ = α_{k-1}/(α_{k-1} + α_la + ε)
     Paper: the paper's ρ as the weight of Fisher merging (Matena, Raffel, NeurIPS 2022)
@@ -38,7 +38,7 @@ class LAMerge(Method):
     cannot: ClassVar[dict[str, str]] = REGULARISER
 
     merge: float = setting(
-        1.0, "m, how much of the past's share is given back: 0 is none, 1 all", least=0, most=1
+        1.0, "m, how much of the past's share is restored: from 0 (none) to 1 (all)", least=0, most=1
     )
     pooling: Pooling = knobs.pooling()
     keep: float = knobs.keep()
@@ -55,12 +55,12 @@ class LAMerge(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Train with the task loss only, watched by the estimator."""
+        """Train with the task loss only, observed by the estimator."""
         return quadratic.watched(self.lr, self.estimator())
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Merge, then measure what matters to the merged model."""
+        """Merge, then measure the importance for the merged model."""
         if self.alpha and self.merge:
             ahead = quadratic.measured(learner, self.estimator(), self.trace)
             there = P.snapshot(learner.model)
@@ -69,6 +69,6 @@ class LAMerge(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate; the training it chooses is the look-ahead."""
+        """Search the learning rate; the chosen training is the look-ahead."""
         gold = yield from search.best_rate(learner.rates(), {})
         return Decision(gold, {"gold": gold.score})

@@ -23,11 +23,11 @@ from holdfast.settings import Settings
 
 @dataclass
 class LASLDA(LA):
-    """Look-Ahead where it shines: the trunk moves little, and the head's sums are carried along with it.
+    """Look-Ahead under discriminant analysis: the trunk moves little, and the head's sums follow it.
 
-    Adapters learn under a throw-away head and the Look-Ahead penalty, importances measured on the features.
+    Adapters learn under a throw-away head and the Look-Ahead penalty; importance is measured on the features.
     When the trunk moves, a ridge map from old to new features, estimated on the current task's sentences,
-    moves the stored sums too. Where the untouched features are good enough already, nothing moves at all.
+    moves the stored sums too. Where the unchanged features are good enough, nothing moves.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², α' as in la, of the features z; s_k <- s_k
         (I + T), S_k <- (I + T)ᵀ S_k (I + T), T = (Z_oᵀZ_o + rI)⁻¹ Z_oᵀ(Z_n - Z_o)
@@ -42,28 +42,26 @@ class LASLDA(LA):
     reduces_to_seq: ClassVar[bool | str] = COMPUTED
 
     penalty: PullForm = knobs.penalty("proximal")
-    importance: Literal["mas"] = setting("mas", "mas alone needs no labels and no trained head")
+    importance: Literal["mas"] = setting("mas", "only mas needs neither labels nor a trained head")
     shrinkage: float | None = knobs.shrinkage()
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
     @override
     def moves(self) -> bool:
-        """Whether the trunk moves."""
         return over_slda.moves(self)
 
     @override
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, down from where nothing moves."""
+        """Search λ with the plain importance, downwards from where nothing moves."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Stay where that is good enough; otherwise the search of Look-Ahead."""
+        """Keep the trunk where it is good enough; otherwise search as Look-Ahead does."""
         return over_slda.stay_or_move(self, learner, task, super().plan(learner, task))

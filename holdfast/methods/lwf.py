@@ -1,4 +1,4 @@
-"""LwF: the previous model teaches what it would have answered."""
+"""LwF: distil the answers of the previous model."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, Traini
 from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Output
 
-START = 10.0  # of λ, where no importance says what is strong
+START = 10.0  # of the search for λ: no importance sets a scale
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen model, the outputs it teaches, and how strongly."""
+    """A frozen model, the outputs that it teaches, and its strength."""
 
     params: Params
     rows: list[int]
@@ -35,7 +35,7 @@ class Teacher:
 
     @torch.no_grad()
     def answers(self, learner: LearnerView, batch: Batch) -> Tensor:
-        """Return its raw logits without dropout: the prior of the balanced softmax is not its own."""
+        """Return the raw logits, without dropout and without the prior of the balanced softmax."""
         learner.count("teacher", forward=1, backward=0)
         with eval_mode(learner.model):
             logits: Tensor = P.predict(learner.model, self.params, batch.without_loss()).logits
@@ -59,7 +59,7 @@ def distilling(
 
 
 def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
-    """Search the learning rate, then λ down from the previous task's, or from 10."""
+    """Search the learning rate, then λ downwards from the previous task's, or from 10."""
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
     def at(lam: float) -> Choice:
@@ -83,7 +83,7 @@ def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
 class LwF(Method):
     """Learning without Forgetting: on the new sentences, keep the answers of the previous model.
 
-    The teacher is θ_{k-1}, where every training starts: nothing of it has to be stored.
+    The teacher is θ_{k-1}, where every training starts, so nothing has to be stored.
 
     Equation: L = L_task(θ) + λ KD(z, z_{k-1}), KD = -Σ_c q_c(z°) log q_c(z), q = softmax(z/T)
     Paper: Li, Hoiem, ECCV 2016
@@ -94,16 +94,16 @@ class LwF(Method):
     strengths: ClassVar[tuple[str, ...]] = ("lam",)
     cannot: ClassVar[dict[str, str]] = REGULARISER
 
-    lam: float = setting(0.0, "strength of the distillation; 0 is none", least=0, below=math.inf)
+    lam: float = setting(0.0, "strength of the distillation; 0: none", least=0, below=math.inf)
     thr: float | None = knobs.thr()
-    temperature: float = setting(2.0, "T, which softens both answers", least=1e-6)
+    temperature: float = setting(2.0, "temperature T of both softmaxes", least=1e-6)
     outputs: Literal["past", "all"] = setting(
-        "past", "outputs that are taught: of labels seen before the task, or all (the authors' released code)"
+        "past", "distilled outputs: of labels seen before the task, or all (the authors' released code)"
     )
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """From the second task on, add the distillation."""
+        """Add the distillation from the second task on."""
         return distilling(self.lr, learner, self.teachers(learner), self.temperature)
 
     @override
@@ -112,12 +112,12 @@ class LwF(Method):
         return lwf_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
 
     def teachers(self, learner: LearnerView) -> dict[str, Teacher]:
-        """Return the previous model, if there is a past to teach."""
+        """Return the previous model as a teacher, if there is a past."""
         if not learner.past_rows or self.lam == 0:
             return {}
         rows = self.taught(learner, learner.past_rows)
         return {"distillation": Teacher(learner.start, rows, self.lam)}
 
     def taught(self, learner: LearnerView, rows: list[int]) -> list[int]:
-        """Return these outputs, or all of the head if so set."""
+        """Return these rows, or all rows of the head with outputs=all."""
         return rows if self.outputs == "past" else list(range(len(learner.model.head.labels)))

@@ -1,4 +1,4 @@
-"""MAS and its limit: plain importance-weighted regularisation."""
+"""MAS and its limit λ = ∞: plain importance-weighted regularisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.methods.search import Decision
 
 @dataclass
 class MAS(Quadratic):
-    """Memory Aware Synapses: hold each weight as strongly as the model's answers have depended on it.
+    """Memory Aware Synapses: hold each weight as strongly as the model's answers depend on it.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|
     Paper: Aljundi et al., ECCV 2018
@@ -31,7 +31,6 @@ class MAS(Quadratic):
 
     @override
     def estimator(self) -> Estimator:
-        """Return MAS, per sample or by the released code's chunks."""
         return MASEstimator(self.convention)
 
 
@@ -52,12 +51,11 @@ class Frozen(Quadratic):
 
     @override
     def estimator(self) -> Estimator:
-        """Return MAS."""
         return MASEstimator(self.convention)
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate without a penalty, as every method does; then train once with all held."""
+        """Search the learning rate without a penalty, as every method does, then train once with λ = ∞."""
         if "lam" in learner.fixed and math.isfinite(self.lam):
             raise HoldfastError(f"frozen is mas with lam=inf; for lam={self.lam:g} choose mas")
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})

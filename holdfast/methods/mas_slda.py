@@ -23,7 +23,7 @@ from holdfast.settings import Settings
 
 @dataclass
 class MASSLDA(Quadratic):
-    """Adapters learn under a throw-away head and the MAS penalty; the sums are carried along.
+    """Adapters learn under a throw-away head and the MAS penalty; the head's sums follow the trunk.
 
     Importance is measured on the features, so no head is needed for it. When the trunk moves, a ridge map
     from old to new features, estimated on the current task's sentences, moves the stored sums too.
@@ -40,7 +40,7 @@ class MASSLDA(Quadratic):
     cannot: ClassVar[dict[str, str]] = {}
     reduces_to_seq: ClassVar[bool | str] = COMPUTED
 
-    # Inside Adam's loss weights jitter however strong the pull is; as a proximal step λ really ends in ∞.
+    # Inside Adam's loss weights jitter at any strength; a proximal step really holds them as λ grows.
     penalty: PullForm = knobs.penalty("proximal")
     convention: Convention = knobs.convention()
     shrinkage: float | None = knobs.shrinkage()
@@ -49,21 +49,18 @@ class MASSLDA(Quadratic):
 
     @override
     def estimator(self) -> Estimator:
-        """Return MAS."""
         return MASEstimator(self.convention)
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Return discriminant analysis."""
         return slda_head(self, width, seed)
 
     @property
     @override
     def moves(self) -> bool:
-        """Whether the trunk moves."""
         return over_slda.moves(self)
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Stay where that is good enough; otherwise search λ."""
+        """Keep the trunk where it is good enough; otherwise search λ."""
         return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))

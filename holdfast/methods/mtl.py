@@ -13,7 +13,7 @@ from holdfast.methods.base import Method
 
 @dataclass
 class MTL(Method):
-    """Joint training on the data of all tasks together: what continual learning is measured against.
+    """Joint training on the data of all tasks: the yardstick of continual learning.
 
     Paper: the upper baseline of every continual-learning paper
     Cost: E·(b1 + b2 + …), once for all tasks
@@ -28,7 +28,7 @@ class MTL(Method):
 
     @override
     def curriculum(self, stream: Stream) -> Stream:
-        """One lesson made of all; class-incremental streams lose the balanced softmax with their order."""
+        """Join all tasks; a class-incremental stream becomes "joint" and loses the balanced softmax."""
         joined = Task(
             "all",
             *(

@@ -1,4 +1,4 @@
-"""A trunk that learns under discriminant analysis: whether to move it, and how far."""
+"""Training the trunk under a discriminant head: whether to move it, and how far."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.quadratic import Holds, lam_points, measured
 from holdfast.methods.search import Choice, Decision, Trial
 
-FAR = 2  # of the points of λ: as a proximal step 100/(lr max α) moves no feature by a thousandth
+FAR = 2  # of `lam_points`: as a proximal step 100/(lr max α) moves no feature by a thousandth
 STILL: Choice = {"lr": 0.0, "lam": math.inf}
-"""The hyper-parameters of a trunk that does not move."""
+"""Hyper-parameters that leave the trunk unchanged."""
 
 
 def moves(method: Holds) -> bool:
-    """Whether the trunk moves: not with λ = ∞, for under a computed head nothing else is left to train."""
+    """Return whether the trunk moves. At λ = ∞ it does not, and a computed head is not trained either."""
     return method.lr > 0 and math.isfinite(method.lam)
 
 
 def can_train(task: Task) -> bool:
-    """Whether a task has what a training needs: two labels, and validation sentences."""
+    """Return whether a task can be trained on: it has two labels and validation sentences."""
     return len(task.labels) > 1 and len(task.valid) > 0
 
 
 def stand_in(method: Holds, learner: LearnerView) -> None:
-    """Measure α on the sentences at hand, if nothing was measured while the trunk stood still.
+    """Measure α on the current sentences if none was measured while the trunk was unchanged.
 
-    That needs an importance without labels. Trainings start from here then.
+    This needs an importance that uses no labels. Trainings then start from this state.
     """
     if learner.tasks_seen and not method.alpha:
         estimator = method.estimator()
@@ -38,14 +38,14 @@ def stand_in(method: Holds, learner: LearnerView) -> None:
 
 
 def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) -> Plan:
-    """Stay if that keeps thr of what training can reach, on the first task too; otherwise search."""
+    """Keep the trunk if it reaches thr of what training can reach, on the first task too; else search."""
     if "lam" in learner.fixed:
         stand_in(method, learner)
         return (yield from moving)
     still: Trial = yield STILL
     if not can_train(task):
         return Decision(still, {"flags": ["nothing to train on"]})
-    # No training can score more than 1: a still trunk that reaches thr itself need not be compared.
+    # No training can score more than 1: an unchanged trunk that reaches thr needs no comparison.
     share = search.share_to_keep(method.thr, learner.scenario)
     if still.score >= share:
         return Decision(still, {"flags": ["saturated"]})
@@ -57,10 +57,10 @@ def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) 
 
 
 def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -> Plan:
-    """Search the learning rate, then λ down from the previous one, or from where nothing moves.
+    """Search the learning rate, then λ downwards from the previous one, or from where nothing moves.
 
-    λ_max is the next stronger point of the grid, or a previous λ that is kept at once: no training has to be
-    spent on finding where too strong begins.
+    λ_max is the next stronger grid point, or the previous λ if that is accepted at once: no training is spent
+    on finding it.
     """
     gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
 

@@ -1,7 +1,7 @@
 """The quadratic pull towards the previous weights: its training, its importance, its search for λ.
 
 Methods *have* a pull: they call these functions. `Quadratic` is the parent of those that differ only in the
-estimator of importance.
+importance estimator.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Pools(Protocol):
     alpha: Params
     tasks_pooled: int
     trace: Params
-    """What the estimator has noted while training; empty between tasks."""
+    """Record that the estimator keeps during training; empty between tasks."""
 
     def estimator(self) -> Estimator:
         """Return the importance estimator."""
 
 
 class Holds(Pools, Protocol):
-    """A method that pulls with strength λ by that importance."""
+    """A method that pulls with strength λ, weighted by that importance."""
 
     lam: float
     thr: float | None
@@ -63,7 +63,7 @@ def pulling(
 ) -> Training:
     """Return a training with quadratic pulls, in the loss or as a proximal step; λ = ∞ holds weights.
 
-    λ = 0 leaves the term out altogether: 0 times something is still something.
+    λ = 0 omits the term instead of adding it 0 times.
     """
     pulls = {name: pull for name, pull in pulls.items() if pull.weights and pull.lam > 0}
     finite = {name: pull for name, pull in pulls.items() if math.isfinite(pull.lam)}
@@ -95,21 +95,21 @@ def pulling(
 
 
 def watched(lr: float, estimator: Estimator) -> Training:
-    """Return a training with the task loss only, which an estimator may watch."""
+    """Return a training with the task loss only, which an estimator may observe."""
     trace: Params = {}
     observe = partial(estimator.observe, trace=trace, extra=lambda name, weight: 0.0)
     return Training(lr, around_step=(observe,), carried={"trace": trace})
 
 
 def shared_pull(method: Method, owner: type[Method], pull: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what a plain pull is shared as, if the class has left the hooks of its `owner` alone."""
+    """Return what determines a plain pull, if the class does not override the hooks of its `owner`."""
     hooks = ("prepare", "deployed", "make_head")
     same = all(getattr(type(method), hook) is getattr(owner, hook) for hook in hooks)
     return {"lr": method.lr, **pull} if same else None
 
 
 def plain_pull(method: Holds) -> dict[str, Any] | None:
-    """Return what decides the pull of a method, unless an estimator watches the training."""
+    """Return what determines the pull of a method; None if its estimator observes the training."""
     if isinstance(method.estimator(), Observer):
         return None
     return {"lam": to_json(method.lam), "form": method.penalty} if method.lam else {}
@@ -119,18 +119,18 @@ def plain_pull(method: Holds) -> dict[str, Any] | None:
 
 
 def measured(learner: LearnerView, estimator: Estimator, trace: Params) -> Params:
-    """Return the importance of the weights as they are, on the task's training data."""
+    """Return the importance of the current weights on the task's training data."""
     passes = learner.batches * estimator.passes(learner.model)
     learner.count("importance", forward=passes, backward=passes)
     ended = EndedTraining(
         learner.model, learner.train, learner.start, trace, learner.settings.batch_size, learner.task_seed
     )
-    with learner.model.adapting():  # adapters that have not acted yet may be trained by the next task
+    with learner.model.adapting():  # adapters that are still off may be trained by the next task
         return estimator.finish(ended)
 
 
 def measured_ahead(learner: LearnerView, task: Task, estimator: Estimator, lr: float) -> Params:
-    """Return α_la: the importance for the new task where it alone would take the weights."""
+    """Return α_la: the importance for the new task, measured at the look-ahead's weights."""
 
     def compute() -> Params:
         with learner.using(learner.look_ahead(task, lr)) as state:
@@ -140,7 +140,7 @@ def measured_ahead(learner: LearnerView, task: Task, estimator: Estimator, lr: f
 
 
 def consolidate(method: Pools, learner: LearnerView) -> None:
-    """Update α_k: the true importances pooled over the tasks, never the modified ones."""
+    """Update α_k, which pools the true importances of all tasks, never the modified ones."""
     past = method.alpha or P.zeros(learner.start)
     new = measured(learner, method.estimator(), method.trace)
     method.alpha = pool(past, new, method.tasks_pooled, method.pooling, method.keep)
@@ -154,7 +154,7 @@ def consolidate(method: Pools, learner: LearnerView) -> None:
 def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None) -> Plan:
     """Search the learning rate without a hold (the gold score), then the strongest λ that keeps enough.
 
-    `rest` are hyper-parameters that the search of λ sets beside it.
+    `rest` are hyper-parameters to set together with λ.
     """
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
@@ -165,7 +165,7 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
         return Decision(gold, {"gold": gold.score})
     if "lam" in learner.fixed:
         return Decision((yield at(method.lam)), {"gold": gold.score})
-    # With all of a preallocated head held, as printed, a task can be kept from being learnt at all.
+    # In the printed setting the whole head is held, so that a strong λ prevents any learning.
     held = learner.settings.head == "preallocated" and learner.settings.logits == "all"
     printed = held and learner.scenario == "class-incremental"
     return (
@@ -182,13 +182,13 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
 
 
 def lam_points(alpha: Params, gold: Trial) -> list[float]:
-    """Return where λ_max is looked for: (1/(lr max α)) 10^i, i = 0..8."""
+    """Return the candidates for λ_max: (1/(lr max α)) 10^i, i = 0..8."""
     largest = max(float(value.max()) for value in alpha.values() if value.numel())
     return [search.rounded(10**i / (gold.choice["lr"] * largest or 1.0)) for i in range(9)]
 
 
 def movement(start: Params, alpha: Params, trial: Trial) -> float:
-    """Return Σ α (θ - θ_{k-1})²: how far a training moved what the past needs."""
+    """Return Σ α (θ - θ_{k-1})²: how far a training moved the weights that the past needs."""
     return 2 * float(quadratic_penalty(trial.params, start, alpha, 1.0))
 
 
@@ -197,7 +197,7 @@ def movement(start: Params, alpha: Params, trial: Trial) -> float:
 
 @dataclass
 class Quadratic(Method):
-    """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that mattered for the past are pulled back to it.
+    """Task loss + (λ/2) Σ α (θ - θ_{k-1})²: weights that the past needs are pulled back to their old values.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})²
     Cost: E·b + b to measure the importance
@@ -226,7 +226,7 @@ class Quadratic(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Pull towards θ_{k-1} by the past's importance."""
+        """Pull towards θ_{k-1}, weighted by the past's importance."""
         return pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)})
 
     @override
@@ -241,6 +241,6 @@ class Quadratic(Method):
 
     @override
     def shared_as(self) -> dict[str, Any] | None:
-        """Share plain pulls, which are the same under every estimator that does not watch training."""
+        """Share plain pulls, which are the same under every estimator that does not observe training."""
         pull = plain_pull(self)
         return None if pull is None else shared_pull(self, Quadratic, pull)

@@ -1,4 +1,4 @@
-"""RP2F: train freely, deploy the precision-weighted mean of what was and what is."""
+"""RP2F: train freely, deploy the precision-weighted mean of old and new weights."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateK
 from holdfast.methods.search import Decision
 from holdfast.models import Output
 
-GRID = (1e-5, 1e-6, 1e-7)  # of λ, as its authors suggest
-LIMIT = 2000  # samples after which perturbation importance has seen enough
+GRID = (1e-5, 1e-6, 1e-7)  # values of λ that its authors suggest
+LIMIT = 2000  # samples after which perturbation importance stops
 
 
 @dataclass
 class RP2F(Method):
-    """Robust Parameter Posterior Fusion: a learner runs free; what ships is its mean with the past's weights.
+    """Robust Parameter Posterior Fusion: train freely, deploy the mean of the old and the learnt weights.
 
-    Each weight's precision (importance) says how much either side counts. A robustness term makes the learner
-    tolerant of being fused. Early stopping judges the fused weights; the learner itself lives in the state
-    and goes on from its own weights with the next task.
+    The precision (importance) of a weight decides how much either side counts. A robustness term makes the
+    learner tolerate the fusion. Early stopping judges the fused weights; the learner's own weights are kept
+    in the state, and the next task continues from them.
 
     Equation: L = L_task(θ_L) + λ R(features), θ_k = (Π θ_{k-1} + π θ_L)/(Π + π), Π ← Π + π
     Paper: Sun et al., ACM MM 2024
@@ -46,13 +46,13 @@ class RP2F(Method):
     reduces_to_seq: ClassVar[bool | str] = "with λ = 0 the deployed weights are still fused with the past's"
     state: ClassVar[dict[str, StateKind]] = {"free": "weights", "precision": "zeros", "current": "zeros"}
 
-    lam: float = setting(1e-6, "strength of the robustness term; 0 is none", least=0)
+    lam: float = setting(1e-6, "strength of the robustness term; 0: none", least=0)
     importance: Literal["fisher", "perturbation"] = setting(
-        "fisher", "precision by squared gradients (the paper), or by shifted weights (its authors' own)"
+        "fisher", "precision from squared gradients (the paper) or shifted weights (its authors' code)"
     )
     shift: float = setting(1e-3, "how far importance=perturbation shifts a weight matrix")
-    floor: float = setting(1e-6, "least importance of importance=perturbation", least=0)
-    continues: bool = setting(True, "the learner goes on from its own weights; false: from the deployed ones")
+    floor: float = setting(1e-6, "minimum importance with importance=perturbation", least=0)
+    continues: bool = setting(True, "continue from the learner's own weights; false: from the deployed ones")
 
     free: Params = field(default_factory=dict, init=False, repr=False)
     precision: Params = field(default_factory=dict, init=False, repr=False)
@@ -60,7 +60,7 @@ class RP2F(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Go on from the learner's own weights; decorrelate the features of different sentences."""
+        """Continue from the learner's own weights; decorrelate the features of different sentences."""
 
         def robustness(batch: Batch, output: Output) -> Tensor:
             return self.lam * decorrelation(output.features)
@@ -74,7 +74,7 @@ class RP2F(Method):
 
     @override
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
-        """Return the fused weights; note the learner and its precision at this epoch beside them."""
+        """Return the fused weights; store the learner and its precision at this epoch with them."""
         if epoch == 0:
             return {name: value.clone() for name, value in learner.start.items()}
         live = P.snapshot(learner.model)
@@ -86,7 +86,7 @@ class RP2F(Method):
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Add this task's precision to the past's; on the first task learner and deployed weights are one."""
+        """Add this task's precision to the past's; on the first task the learner itself is deployed."""
         if not self.precision:
             self.free, self.precision = P.snapshot(learner.model), self.measure(learner)
         elif self.current:
@@ -94,7 +94,7 @@ class RP2F(Method):
         self.current = {}
 
     def measure(self, learner: LearnerView) -> Params:
-        """π: the importance of the learner's weights on the current task."""
+        """Return π, the importance of the learner's weights on the current task."""
         model, data, size = learner.model, learner.train, learner.settings.batch_size
         if self.importance == "fisher":
             learner.count("importance", forward=learner.batches, backward=learner.batches)
@@ -114,7 +114,7 @@ class RP2F(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Learning rate and λ by grid: λ says nothing about stability, so the best score decides."""
+        """Search learning rate and λ on a grid: λ says nothing about stability, so the best score decides."""
         grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)
         product = learner.settings.grids == "product"
         return Decision((yield from search.best_of_grid(learner.rates(), grid, product=product)))

@@ -1,4 +1,4 @@
-"""RWalk: Fisher information and path integral together."""
+"""RWalk: Fisher information and path integral combined."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.steps.proximal import Pull
 
 @dataclass
 class RWalk(Quadratic):
-    """Riemannian Walk: a running Fisher plus the loss saved per step of KL divergence, in equal parts.
+    """Riemannian Walk: a running Fisher plus the loss saved per unit of KL divergence, in equal parts.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α = F̂ + ŝ, s_j += max(0, ΔL_j / (½ F_j
         Δθ_j² + ε))
@@ -37,7 +37,7 @@ class RWalk(Quadratic):
     damping: float = setting(1e-3, "epsilon in the score's denominator", least=1e-12)
     interval: int = setting(10, "steps between two updates of Fisher and score", least=1)
     pooling: Pooling = knobs.pooling(
-        "half", "how scores of several tasks are pooled; the Fisher goes on running"
+        "half", "how scores of several tasks are pooled; the Fisher keeps running"
     )
 
     fisher: Params = field(default_factory=dict, init=False, repr=False)
@@ -45,18 +45,17 @@ class RWalk(Quadratic):
 
     @override
     def estimator(self) -> RWalkEstimator:
-        """Return the running estimates of one training."""
         return RWalkEstimator(self.damping, self.interval)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Let the Fisher run on from the past; the score of a task starts at 0."""
+        """Continue the running Fisher of the past; the score of a task starts at 0."""
         trace = {f"fisher/{name}": value for name, value in self.fisher.items()}
         return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)}, trace)
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Pool the scores, then normalise: pooling normalised scores would weigh tasks by chance."""
+        """Pool the scores, then normalise: pooling normalised scores would weight tasks arbitrarily."""
         estimator = self.estimator()
         self.fisher, score = estimator.parts(learner.model, self.trace)
         past = self.score or P.zeros(score)

@@ -1,8 +1,8 @@
 """Replay-free hyper-parameter search (CHSF, De Lange et al. 2021, as the paper extends it), as generators.
 
-A plan yields hyper-parameters, is sent the finished trial, and returns its choice. It never trains, never
-sees a test score, and never sees data of an earlier task: whoever drives it does the training, and a cache
-of trials makes a plan resumable for free.
+A plan yields hyper-parameters, receives the finished trial, and returns its decision. It never trains, never
+sees a test score, and never sees data of an earlier task. Its caller trains, and a cache of trials makes a
+plan resumable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Accept = Callable[["Trial"], bool]
 
 
 class Trial(Protocol):
-    """A finished training: what it was given, how it scored, where it ended."""
+    """A finished training: its hyper-parameters, its score, its final state."""
 
     @property
     def choice(self) -> Choice:
@@ -34,26 +34,26 @@ class Trial(Protocol):
 
     @property
     def params(self) -> Params:
-        """The weights it ended with."""
+        """The final weights."""
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """The numbers of the method's state it ended with."""
+        """Numbers of the method's final state."""
 
     def read(self) -> dict[str, Params]:
-        """Return the weights, the head's memory and the tensors of the method's state it ended with."""
+        """Return the final weights, the head's memory and the tensors of the method's state."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The trial that becomes the model, and what a reader of the record should know about it."""
+    """The trial that becomes the model, and notes about it for the record."""
 
     trial: Trial
     notes: dict[str, Any] = field(default_factory=dict)
 
 
 def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, Trial]:
-    """Maximal plasticity: the best unregularised trial over the learning rates, the earlier on ties."""
+    """Find maximal plasticity: the best unregularised trial over the learning rates, the earlier on ties."""
     best: Trial | None = None
     for lr in rates:
         trial = yield {"lr": lr, **rest}
@@ -66,7 +66,7 @@ def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, 
 def smallest(
     points: Sequence[float], at: At, holds: Callable[[Trial], bool]
 ) -> Generator[Choice, Trial, tuple[float, bool]]:
-    """By bisection, the smallest of ascending points whose trial holds; (last point, False) if none does."""
+    """Bisect for the smallest of ascending points whose trial holds; (last point, False) if none does."""
     low, high = 0, len(points)
     while low < high:
         middle = (low + high) // 2
@@ -99,10 +99,10 @@ def strongest(
     engine: GridWalk = "bisect",
     known: Mapping[float, Trial] | None = None,
 ) -> Generator[Choice, Trial, Strongest]:
-    """Stability decay: the strongest value on the grid start * decay^j that keeps enough plasticity.
+    """Find the strongest value on the grid start * decay^j that keeps enough plasticity (stability decay).
 
-    `free` is the unregularised trial: value 0, accepted by definition, the answer below the grid. `known` are
-    trials already made, by value; they cost nothing and do not count against `limit`.
+    `free` is the unregularised trial: value 0, accepted by definition, and returned if no grid point is.
+    `known` are trials already made, by value; they cost nothing and do not count against `limit`.
     """
     grid = [rounded(start * decay**j) for j in range(steps + 1)]
     seen = {j: known[value] for j, value in enumerate(grid) if known and value in known}
@@ -133,7 +133,7 @@ def strongest(
                 return found(j)
         return found(steps + 1)
 
-    # Invariant: `failed` was rejected, `passed` accepted, and nothing stronger than `passed` was.
+    # Invariant: `failed` was rejected, `passed` was accepted, and nothing stronger was accepted.
     passed = min((j for j in seen if accept(seen[j])), default=steps + 1)
     failed = max(j for j in seen if j < passed)
     while passed - failed > 1:
@@ -148,7 +148,7 @@ def strongest(
 
 
 def lam_grid(settings: Settings) -> dict[str, Any]:
-    """How a run walks down its λ grid."""
+    """Return the settings of the search down the λ grid, as arguments of `strongest`."""
     return {
         "decay": settings.lam_decay,
         "steps": settings.lam_steps,
@@ -166,7 +166,7 @@ def share_to_keep(thr: float | None, scenario: str) -> float:
 
 
 def keeps_enough(gold: Trial, share: float) -> Accept:
-    """Return the rule by which a hold is accepted: its trial keeps this share of the gold score."""
+    """Return the acceptance rule: a trial must keep this share of the gold score."""
     return lambda trial: trial.score >= share * gold.score
 
 
@@ -180,10 +180,10 @@ def strongest_lam(
     movement: Callable[[Trial], float] | None,
     settings: Settings,
 ) -> Generator[Choice, Trial, Decision]:
-    """λ_max among ascending points, then the strongest accepted λ, from λ_max or the previous λ.
+    """Find λ_max among ascending points, then the strongest accepted λ from λ_max or the previous λ down.
 
-    Zero plasticity, where λ_max begins, is a score of 0 if `movement` is None. Otherwise (new head rows are
-    free, so a task is always learnt a little) it is: no better, and moved no further, than at the strongest.
+    λ_max begins at zero plasticity: a score of at most 0.02 (the paper: 0) if `movement` is None. Otherwise
+    new head rows are free and always learn a little; then score and movement must be about the strongest's.
     """
     top: Trial | None = None if movement is None else (yield at(points[-1]))
     tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
@@ -201,7 +201,7 @@ def strongest_lam(
     lam_max = lam_max if reached else points[-1]
     notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
     if top is not None and accept(top):
-        # Even held weights learn the task well enough: nothing is gained by letting them go.
+        # Even under the strongest hold the task is learnt well enough: letting go gains nothing.
         notes["flags"].append("saturated")
         return Decision((yield at(lam_max)), notes)
     found = yield from strongest(
@@ -219,7 +219,7 @@ def strongest_lam(
 def first_gain(
     points: Iterable[float], at: At, base: Trial, target: float
 ) -> Generator[Choice, Trial, tuple[Trial, bool]]:
-    """Up a grid to the first trial that beats `base` or reaches the target score; else `base` and False."""
+    """Go up a grid to the first trial that beats `base` or reaches the target; else (`base`, False)."""
     for point in points:
         trial = yield at(point)
         if trial.score > base.score or trial.score >= target:
@@ -228,7 +228,7 @@ def first_gain(
 
 
 def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
-    """The points of a grid that differ in what the user has left open."""
+    """Return the points of a grid without the hyper-parameters that the user has set, each point once."""
     found: list[Choice] = []
     for point in grid:
         left = {name: value for name, value in point.items() if name not in fixed}
@@ -240,7 +240,7 @@ def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
 def best_of_grid(
     rates: Sequence[float], grid: Sequence[Choice], *, product: bool
 ) -> Generator[Choice, Trial, Trial]:
-    """The best trial over rates and grid: all pairs, or the rates at the first point, then the rest."""
+    """Find the best trial over rates and grid: all pairs, or all rates at the first point, then the rest."""
     best = yield from best_rate(rates, grid[0])
     for lr in rates if product else (best.choice["lr"],):
         for point in grid[1:]:
@@ -256,10 +256,10 @@ LooseningPath = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
 def paper_path(
     scores: Sequence[float], *, budget: int = 40, drop: float = 0.1, up_matters: bool = True
 ) -> Iterator[tuple[float, float]]:
-    """The paper's trials of (λ_down, m): shrink λ_down until more than 15 trials are flat, then shrink m.
+    """Yield the paper's trials of (λ_down, m): shrink λ_down until scores are flat, then shrink m.
 
-    `scores` is the caller's list, read as it grows. The switch is one-way. Where λ_up has no room the path
-    ends at the first plateau.
+    Scores, the caller's growing list, are flat after 15 trials if the last 10 hardly rise. The switch is
+    one-way. Where λ_up has no room the path ends at the first plateau.
     """
     down = multiplier = 1.0
     for _ in range(budget):
@@ -274,7 +274,7 @@ def paper_path(
 
 
 def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[tuple[float, float]]:
-    """Five trials instead of forty, for small machines."""
+    """Yield five trials instead of forty, for small machines."""
     for down, multiplier in ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (0.1, 0.3), (0.1, 0.1)):
         if multiplier == 1.0 or up_matters:
             yield down, multiplier
@@ -283,7 +283,7 @@ def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[
 def loosen(
     path: LooseningPath, at: Callable[[float, float], Choice], target: float
 ) -> Generator[Choice, Trial, tuple[Trial, bool]]:
-    """Follow a path of (λ_down, m) to the first trial that reaches the target; else the best and False."""
+    """Follow a path of (λ_down, m) to the first trial that reaches the target; else (best trial, False)."""
     scores: list[float] = []
     best: Trial | None = None
     for down, multiplier in path(scores):
@@ -298,7 +298,7 @@ def loosen(
 
 
 def slope(values: Sequence[float]) -> float:
-    """Least-squares slope against the index; a single value is not flat."""
+    """Return the least-squares slope against the index; infinity for a single value, which is not flat."""
     n = len(values)
     if n < 2:
         return math.inf
@@ -309,5 +309,5 @@ def slope(values: Sequence[float]) -> float:
 
 
 def rounded(value: float) -> float:
-    """Ten significant digits, so that a grid point reached in two ways is one point."""
+    """Round to ten significant digits, so that a grid point reached in two ways is one point."""
     return float(f"{value:.10g}")

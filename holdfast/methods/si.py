@@ -1,4 +1,4 @@
-"""SI: a weight matters as much as its path through training has lowered the loss."""
+"""SI: hold each weight by how much its path through training has lowered the loss."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.methods.quadratic import Quadratic
 
 @dataclass
 class SI(Quadratic):
-    """Synaptic Intelligence: adds up during training what each weight did for the loss.
+    """Synaptic Intelligence: add up during training how much each weight lowers the loss.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = Σ_k max(0, -Σ_t g_j Δθ_j) / ((θ_j -
         θ*_j)² + ξ)
@@ -26,11 +26,10 @@ class SI(Quadratic):
     """
 
     damping: float = setting(
-        0.1, "xi, in squared distance: keeps the quotient finite where nothing moved", least=1e-12
+        0.1, "xi, a squared distance that keeps the quotient finite where nothing moved", least=1e-12
     )
     pooling: Pooling = knobs.pooling("sum")
 
     @override
     def estimator(self) -> Estimator:
-        """Return the path integral of the task loss."""
         return SIEstimator(self.damping)

@@ -24,7 +24,7 @@ class HasDiscriminant(Protocol):
 
 
 def slda_head(method: HasDiscriminant, width: int, seed: int) -> Head:
-    """Return a discriminant head as a method has it set."""
+    """Return a discriminant head with a method's hyper-parameters."""
     return SLDAHead(
         width, seed=seed, shrinkage=method.shrinkage, weighting=method.weighting, scatter=method.scatter
     )
@@ -32,7 +32,7 @@ def slda_head(method: HasDiscriminant, width: int, seed: int) -> Head:
 
 @dataclass
 class SLDA(ClosedForm):
-    """Class means under one shared covariance, kept as exact sums: any order, any batching, any removal.
+    """Class means under one shared covariance, kept as exact sums: any order or batching, exact removal.
 
     Equation: score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k, Σ_e = (1 - e) Σ + e (trace Σ / d) I
     Paper: Hayes, Kanan, CVPR workshops 2020, with exact sums per class
@@ -45,5 +45,4 @@ class SLDA(ClosedForm):
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """Return discriminant analysis."""
         return slda_head(self, width, seed)

@@ -30,8 +30,8 @@ from holdfast.steps.upgd import Maximum, Scaling, UPGDOptimizer, hutchinson
 class UPGD(Method):
     """Utility-based Perturbed Gradient Descent: useful weights move little, useless ones freely, with noise.
 
-    The second-order utility takes the head's curvature as it is (HesScale is exact there) and estimates that
-    of the rest by Hutchinson's random signs. The running utility survives task boundaries: it is all memory.
+    The second-order utility uses the exact curvature of the head (HesScale is exact there) and Hutchinson's
+    estimate, by random signs, elsewhere. The running utility survives task boundaries as the only memory.
 
     Equation: θ ← θ - c η (g + ξ)(1 - s), s = σ(û / max û), u ← β u + (1-β)(-g θ + ½ h θ²), û = u/(1-β^t)
     Paper: Elsayed, Mahmood, ICLR 2024
@@ -48,12 +48,12 @@ class UPGD(Method):
         "second", "order of the utility in the weight (paper: second)"
     )
     curvature: Literal["hutchinson", "head"] = setting(
-        "hutchinson", "of the second order: estimated for all weights but the head, or the exact head's alone"
+        "hutchinson", "second derivatives: estimated for all weights but the head, or only the head's (exact)"
     )
     every: int = setting(1, "steps between two measurements of the curvature", least=1)
-    beta: float = setting(0.999, "memory of the running utility", least=0, below=1)
+    beta: float = setting(0.999, "decay rate of the running utility", least=0, below=1)
     sigma: float = setting(1e-3, "standard deviation of the noise", least=0)
-    weight_decay: float = setting(0.0, "decay of weights towards 0 per step, times the rate", least=0)
+    weight_decay: float = setting(0.0, "weight decay per step, multiplied by the learning rate", least=0)
     factor: float = setting(
         2.0, "c: 2 lets a weight of utility 0 move as in SGD; 1 in the authors' experiments"
     )
@@ -61,7 +61,7 @@ class UPGD(Method):
         "corrected", "largest utility after bias correction, or raw (the authors' code)"
     )
     scaling: Scaling = setting(
-        "global", "utility beside the network's largest, or beside its row's norm (local)"
+        "global", "utility relative to the network's largest, or to its row's norm (local)"
     )
     protecting: bool = setting(True, "gate the gradient too, not only the noise")
 
@@ -70,7 +70,7 @@ class UPGD(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Step by UPGD, going on with the utilities of the past."""
+        """Train with UPGD, continuing with the utilities of the past."""
         utility = {n: P.precise(torch.zeros_like(start)) for n, start in learner.start.items()}
         steps = {name: torch.zeros(()) for name in learner.start}
         carried = {
@@ -99,7 +99,7 @@ class UPGD(Method):
         return Training(self.lr, optimizer=optimizer, forward=forward, carried=carried)
 
     def measuring(self, learner: LearnerView, curvature: Params) -> Callable[[nn.Module, Batch], Output]:
-        """Return a forward pass that measures the curvature of the task loss whenever it is time."""
+        """Return a forward pass that measures the curvature of the task loss on every `every`-th batch."""
         signs = torch.Generator().manual_seed(learner.task_seed)
         batches = itertools.count()
 
@@ -125,7 +125,7 @@ class UPGD(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate only; its steps have SGD's geometry."""
+        """Search the learning rate only, on the grid for SGD: the steps have its geometry."""
         return Decision((yield from search.best_rate(learner.rates(learner.settings.sgd_rates), {})))
 
 

@@ -1,4 +1,4 @@
-"""Encoders with adapters under a head, and where their weights come from."""
+"""Encoders with adapters and a head, and the sources of their weights."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Adapters = Literal["always", "never", "where possible"]
 
 
 class Wishes(Protocol):
-    """What a method wants of its model."""
+    """What a method requires of its model."""
 
     @property
     def adapters(self) -> Adapters:
-        """Whether the trunk shall be able to learn."""
+        """Whether to add adapters, so that the encoder can be trained."""
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """The head it works with."""
+        """Return the head of the method."""
 
 
 class Usual:
-    """A trunk that learns under a trained head."""
+    """The default: a trained encoder with a trained linear head."""
 
     adapters: Adapters = "always"
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
-        """The linear one."""
+        """Return a linear head."""
         return LinearHead(width, seed=seed, visible=settings.logits)
 
 
@@ -47,7 +47,7 @@ def build_classifier(
     labels: Sequence[str] = (),
     method: Wishes | None = None,
 ) -> Classifier:
-    """A classifier on a named encoder, as a method wants it: a trunk that learns, a linear head by default.
+    """Build a classifier on a named encoder, as `method` requires it; the default is `Usual`.
 
     `labels` are those of the whole stream, for a preallocated head.
     """
@@ -55,7 +55,7 @@ def build_classifier(
     encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")
     room = getattr(encoder.config, "max_position_embeddings", None)
     if room and settings.max_length > room:
-        raise HoldfastError(f"max_length {settings.max_length}: {name} reads at most {room} tokens")
+        raise HoldfastError(f"max_length {settings.max_length} is too high: {name} reads only {room} tokens")
     possible = encoder.config.model_type in FAMILIES
     if method.adapters == "always" or (method.adapters == "where possible" and possible):
         adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
@@ -65,5 +65,5 @@ def build_classifier(
     if settings.head == "preallocated":
         head.add(labels)
     model = Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)
-    model.adapted = head.trained  # until a trunk under a computed head is trained, it is as it came
+    model.adapted = head.trained  # under a computed head, adapters stay off until the encoder is trained
     return model

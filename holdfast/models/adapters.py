@@ -1,4 +1,4 @@
-"""Bottleneck adapters, put inside a frozen Hugging Face encoder without copying its code."""
+"""Bottleneck adapters, inserted into a frozen Hugging Face encoder without copying its code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdapterSpec:
-    """The shape and the start of an adapter: weights are drawn from N(0, std²), biases are 0."""
+    """The shape and initialisation of an adapter: weights are drawn from N(0, std²), biases are 0."""
 
     width: int
     activation: type[nn.Module]
@@ -30,18 +30,18 @@ class AdapterSpec:
 ADAPTERS = {
     # Houlsby et al. (2019): a narrow bottleneck that starts near the identity (theirs truncates the normal).
     "houlsby": AdapterSpec(width=64, activation=nn.GELU, output=nn.Identity, std=1e-3),
-    # The paper's released code: wider than the encoder, and able to add only non-negative amounts.
+    # The paper's released code: wider than the encoder, and it adds only non-negative values.
     "lacl": AdapterSpec(width=2000, activation=nn.ReLU, output=nn.ReLU, std=0.02),
 }
 
 
 class Adapter(nn.Module):
-    """x + output(up(activation(down(x)))), its weights drawn from `generator`."""
+    """Computes x + output(up(activation(down(x)))); the weights are drawn from `generator`."""
 
     def __init__(self, size: int, spec: AdapterSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.acting = True
-        # nn.Linear's own initialisation would draw from the global generator, and be overwritten anyway.
+        # The initialisation of nn.Linear would draw from the global generator, and be overwritten.
         self.down: nn.Linear = skip_init(nn.Linear, size, spec.width)
         self.activation = spec.activation()
         self.up: nn.Linear = skip_init(nn.Linear, spec.width, size)
@@ -52,7 +52,7 @@ class Adapter(nn.Module):
 
     @override
     def forward(self, x: Tensor) -> Tensor:
-        """Add the bottleneck's contribution to `x`; switched off, it is not there."""
+        """Add the bottleneck's contribution to `x`, or return `x` if switched off."""
         if not self.acting:
             return x
         added: Tensor = self.output(self.up(self.activation(self.down(x))))
@@ -61,7 +61,7 @@ class Adapter(nn.Module):
 
 @dataclass(frozen=True)
 class AttachPoints:
-    """Where a family's layers are and, in each, what the adapters follow and the LayerNorms to train.
+    """Module paths of a model family: its layers, and in each the adapter positions and trained LayerNorms.
 
     The adapters follow the last module before each of the two residual additions: a dropout if there is one.
     """
@@ -102,10 +102,10 @@ FAMILIES = {
 
 
 def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int) -> None:
-    """Freeze `encoder`, then give each layer two adapters; they and the layers' LayerNorms alone can train.
+    """Freeze `encoder`, then add two adapters to each layer; only they and the LayerNorms can be trained.
 
-    Adapter weights are drawn on the CPU in layer order from a generator of their own, so a seed means the
-    same weights on every device, and the global generator is left alone.
+    Adapter weights are drawn on the CPU in layer order from a separate generator: a seed gives the same
+    weights on every device, and the global generator is unchanged.
     """
     kind = encoder.config.model_type
     if kind not in FAMILIES:

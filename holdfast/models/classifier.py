@@ -1,4 +1,4 @@
-"""An encoder, adapters inside it, a sentence vector, a head on top."""
+"""The classifier: an encoder with adapters, a sentence vector and a head."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SentenceVector = Literal["mean", "cls", "pooler"]
 
 
 class Output(NamedTuple):
-    """What the model says about a batch."""
+    """The model's output for a batch."""
 
     features: Tensor
     logits: Tensor
@@ -33,7 +33,7 @@ class Output(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A Hugging Face encoder under one shared head. Its forward knows no task: task-agnostic by signature."""
+    """A Hugging Face encoder with one shared head. `forward` gets no task id, so it is task-agnostic."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class Classifier(nn.Module):
 
     @override
     def forward(self, batch: Batch) -> Output:
-        """Features, raw logits and, where the batch carries an objective, the task loss."""
+        """Return features, raw logits and, if the batch has an objective, the task loss."""
         features = self.features(batch)
         logits = self.head(self.dropout(features))
         loss = batch.objective(logits, batch.labels) if batch.objective is not None else None
         return Output(features, logits, loss)
 
     def features(self, batch: Batch) -> Tensor:
-        """The sentence vectors, by groups of like length: the same numbers, far fewer padded tokens."""
+        """Return the sentence vectors, computed in groups of similar length: fewer padded tokens."""
         groups = batch.by_length()
         if len(groups) == 1:
             return self.vectors(batch)
@@ -70,7 +70,7 @@ class Classifier(nn.Module):
         return found[torch.cat(groups).argsort()]
 
     def vectors(self, batch: Batch) -> Tensor:
-        """The sentence vector: mean of the tokens, the first token, or the encoder's own pooler."""
+        """Return the sentence vectors: mean of the tokens, first token, or the encoder's pooler."""
         out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
         if self.vector == "pooler":
             pooled: Tensor = out.pooler_output
@@ -82,7 +82,7 @@ class Classifier(nn.Module):
         return (tokens * mask).sum(1) / mask.sum(1)
 
     def encode(self, split: Split, objective: Objective | None = None) -> Examples:
-        """A split as token ids and head rows; a label without a row becomes -1, which is never right."""
+        """Return a split as token ids and head rows; a label without a row becomes -1, never correct."""
         row = {label: i for i, label in enumerate(self.head.labels)}
         return Examples(
             tokens=self.tokenize(split.texts),
@@ -92,9 +92,9 @@ class Classifier(nn.Module):
         )
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, truncated, not padded."""
+        """Return the token ids of each text, truncated, not padded."""
         if isinstance(texts, str):
-            raise HoldfastError("the texts are one string; give a list of them")
+            raise HoldfastError("the texts are one string; give a list of strings")
         if not len(texts):
             return []
         ids: list[list[int]] = self.tokenizer(
@@ -103,7 +103,8 @@ class Classifier(nn.Module):
         return ids
 
     def cut(self, texts: Sequence[str]) -> int:
-        """How many texts are longer than what is read of them. A token has at least one byte."""
+        """Return how many texts are truncated."""
+        # A token has at least one byte: texts with fewer bytes need no tokenizer.
         long = [text for text in texts if len(text.encode()) > self.max_length - 2]
         found = self.tokenizer(long, return_attention_mask=False, verbose=False)["input_ids"] if long else ()
         return sum(len(ids) > self.max_length for ids in found)
@@ -112,11 +113,11 @@ class Classifier(nn.Module):
         """Return the outputs whose dependence on the weights importance measures."""
         return self.head.answers(output.features, output.logits)
 
-    # ---- adapters that act once the encoder has learnt ----------------------------------------------------
+    # ---- adapters, switched off until the encoder is trained ----------------------------------------------
 
     @property
     def adapted(self) -> bool:
-        """Whether the adapters act: an untouched trunk is the encoder as it came, at its own speed."""
+        """Whether the adapters are on. Without them the encoder is the original, at its full speed."""
         return any(adapter.acting for adapter in self._adapters())
 
     @adapted.setter
@@ -126,12 +127,12 @@ class Classifier(nn.Module):
 
     @property
     def adaptable(self) -> bool:
-        """Whether there is anything to train in the trunk."""
+        """Whether the encoder has adapters to train."""
         return any(True for _ in self._adapters())
 
     @contextmanager
     def adapting(self) -> Iterator[None]:
-        """Run the block with adapters acting."""
+        """Run the block with the adapters on."""
         own = self.adapted
         self.adapted = True
         try:
@@ -141,22 +142,22 @@ class Classifier(nn.Module):
 
     @contextmanager
     def probed(self, labels: Sequence[str]) -> Iterator[None]:
-        """Run the block under the head that training uses for these labels, adapters acting."""
+        """Run the block with the head that training uses for these labels, and switch the adapters on."""
         own, probe = self.head, self.head.probe(labels)
         self.adapted = True
-        self.head = probe.to(next(self.encoder.parameters()))  # its device and its precision
+        self.head = probe.to(next(self.encoder.parameters()))  # same device and precision
         try:
             yield
         finally:
             self.head = own
 
     def memory(self) -> Params:
-        """Return what the model knows beside its weights: the head's statistics, whether adapters act."""
+        """Return the state besides the weights: the head's statistics, and whether the adapters are on."""
         statistics = self.head.statistics()
         return {**statistics, "adapted": torch.tensor(self.adapted)} if statistics else {}
 
     def load_memory(self, memory: Params) -> None:
-        """Put back what `memory` gave."""
+        """Restore the result of `memory`."""
         if memory:
             self.head.load_statistics(memory)
             self.adapted = bool(memory["adapted"])
@@ -165,7 +166,7 @@ class Classifier(nn.Module):
         """Drop a label; return what still carries traces of it."""
         traces = [self.head.forget(label)]
         if self.adapted and not self.head.trained:
-            traces.append("the encoder, which has learnt while it was known")
+            traces.append("the encoder, which was trained while it was known")
         return list(filter(None, traces))
 
     def _adapters(self) -> Iterator[Adapter]:
@@ -174,7 +175,7 @@ class Classifier(nn.Module):
     # ---- in eval mode, for many sentences -----------------------------------------------------------------
 
     def logits(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
-        """Raw logits, in the order of the texts."""
+        """Return the raw logits, in the order of the texts."""
         result = torch.empty(len(texts), len(self.head.labels))
         for indices, features in self._embedded(texts, batch_size):
             result[indices] = self.head(features).float().cpu()
@@ -186,7 +187,7 @@ class Classifier(nn.Module):
         batch_size: int = 64,
         on_batch: Callable[[int, int], None] = lambda done, total: None,
     ) -> Tensor:
-        """Sentence vectors, in the order of the texts."""
+        """Return the sentence vectors, in the order of the texts."""
         result = torch.empty(len(texts), self.encoder.config.hidden_size)
         done = 0
         for indices, features in self._embedded(texts, batch_size):
@@ -196,7 +197,7 @@ class Classifier(nn.Module):
         return result
 
     def _embedded(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], Tensor]]:
-        """Batches of like length: which texts, and their vectors."""
+        """Yield batches of similar length: the indices of the texts, and their vectors."""
         was_training = self.training
         self.eval()
         device = next(self.encoder.parameters()).device

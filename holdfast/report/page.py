@@ -30,7 +30,7 @@ class Gallery:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class ScoreMatrix:
     """The test scores of a run: a row per task learnt, a column per task tested."""
 
     run: Run
@@ -49,7 +49,7 @@ class PageSection:
     tables: list[Table]
     folded: list[Table]
     figures: list[Figure]
-    matrices: list[Matrix]
+    matrices: list[ScoreMatrix]
     traces: Gallery
     spreads: Gallery
 
@@ -146,8 +146,10 @@ def _missing(runs: Sequence[Run]) -> str:
     return names + (f" and {len(runs) - NAMED} more" if len(runs) > NAMED else "")
 
 
-def _matrix(run: Run) -> Matrix:
+def _matrix(run: Run) -> ScoreMatrix:
     assert run.record is not None
     tasks = run.record["tasks"]
     rows = zip(tasks, run.matrix, strict=True)
-    return Matrix(run, tasks, [(name, row) for name, row in rows if any(cell is not None for cell in row)])
+    return ScoreMatrix(
+        run, tasks, [(name, row) for name, row in rows if any(cell is not None for cell in row)]
+    )

@@ -1,4 +1,4 @@
-"""Records as a report sees them: runs, the settings that make them comparable, and the suites they are of."""
+"""Runs for a report: records grouped by suite and by the settings that make them comparable."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from holdfast.storage.files import read_json
 
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
 REPEATED = ("method", "set", "order", "seed")
-"""What may differ between runs of one setting: methods are compared, orders and seeds averaged over."""
+"""Spec fields that may differ within one setting: methods are compared, orders and seeds averaged."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run as its spec tells it; its record, if there is one yet."""
+    """One run: its digest, its spec and, if it is finished, its record."""
 
     digest: str
     spec: dict[str, Any]
@@ -32,28 +32,28 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name."""
+        """Name of the method."""
         return str(self.spec["method"])
 
     @cached_property
     def own(self) -> dict[str, Any]:
-        """What was set of the method itself."""
+        """Hyper-parameters of the method that were set."""
         own = METHODS[self.method].hyper_parameters()
         return {name: value for name, value in self.spec["set"].items() if name in own}
 
     @property
     def label(self) -> str:
-        """The method and what was set of it: what is set is not searched, so that even a default counts."""
+        """The method and its set hyper-parameters, even defaults: a set value is not searched."""
         return self.label_without("")
 
     def label_without(self, field: str) -> str:
-        """The same but for one field, which a table has a column for."""
+        """Return the label without one field, for a table with a column for it."""
         values = ", ".join(f"{name} {value}" for name, value in self.own.items() if name != field)
         return f"{self.method} ({values})" if values else self.method
 
     @cached_property
     def setting(self) -> dict[str, Any]:
-        """What compared runs must share: all of the spec but method, order, seed; and the tasks learnt."""
+        """Fields that compared runs must share: the spec without method, order and seed, and the tasks."""
         shared = {name: value for name, value in self.spec.items() if name not in REPEATED}
         order, _ = self.where
         if not order.isdigit():  # tasks by name, and perhaps not all of them
@@ -67,7 +67,7 @@ class Run:
 
     @property
     def share(self) -> float | None:
-        """thr: the share of the gold score that its search keeps; None where the record does not tell."""
+        """thr, the share of the gold score that the search must keep; None if unknown."""
         stream = STREAMS.get(str(self.spec["stream"]))
         scenario = stream.scenario if stream else (self.record or {}).get("scenario")
         usual = next((thr for known, thr in THRESHOLDS.items() if known == scenario), None)
@@ -76,42 +76,42 @@ class Run:
 
     @property
     def matrix(self) -> metrics.Matrix:
-        """F on test sentences."""
+        """The score matrix F on test sentences; empty without a record."""
         return self.record["scores"]["test"] if self.record else []
 
     def after(self, tasks: int) -> metrics.Matrix:
-        """F of the first tasks only: what it was when they were learnt."""
+        """Return F after the first `tasks` tasks."""
         return [list(row[:tasks]) for row in self.matrix[:tasks]]
 
     @property
     def joint(self) -> bool:
-        """Whether all tasks were learnt at once: then only the last row is there."""
+        """Whether all tasks were learnt at once; then F has only its last row."""
         return any(row[0] is None for row in self.matrix)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Runs of one setting of a suite, and how they are to be shown."""
+    """The runs of a suite with the same setting, and the view that shows them."""
 
     view: str
     title: str
     about: str
     runs: list[Run] = field(default_factory=list)
     around: list[Run] = field(default_factory=list, repr=False)
-    """All that the folder holds: `seq` may have been run with another suite, or by itself."""
+    """All runs in the folder: the `seq` run may belong to another suite, or to none."""
 
     @property
     def made(self) -> list[Run]:
-        """Those that have a record."""
+        """Runs with a record."""
         return [run for run in self.runs if run.record is not None]
 
     @property
     def missing(self) -> list[Run]:
-        """Those that have none yet."""
+        """Runs without a record."""
         return [run for run in self.runs if run.record is None]
 
     def by_label(self) -> dict[str, list[Run]]:
-        """The runs of each method, in the order of the registry."""
+        """Return the runs by label, in the order of the method registry."""
         order = list(METHODS)
         found: dict[str, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: (order.index(run.method), run.where)):
@@ -119,19 +119,19 @@ class Section:
         return found
 
     def naive(self, run: Run) -> Run | None:
-        """The `seq` run that forward transfer is measured against: the plain one, or the only one."""
+        """Return the `seq` run that FWT is relative to: the one without own settings, or the only one."""
         alike = (one for one in self.around if one.setting == run.setting)
         beside = [other for other in self.made if other.method == "seq" and other.where == run.where]
         beside = beside or [other for other in alike if other.method == "seq" and other.where == run.where]
         beside = [other for other in beside if not other.own] or beside
         if len(beside) != 1 or run.record is None or beside[0].record is None:
             return None
-        # Data may have changed between the two.
+        # The data may have changed between the two runs.
         same = all(one == two for one, two in zip(_data(beside[0]), _data(run), strict=True) if one and two)
         return beside[0] if same else None
 
     def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
-        """A metric of a run, after so many tasks; None where it cannot be told."""
+        """Return a metric of a run after `tasks` tasks (default all); None if it is unknown."""
         if run.record is None:
             return None
         F = run.after(tasks or len(run.matrix))
@@ -146,9 +146,9 @@ class Section:
 
 
 def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
-    """What a folder holds, suite by suite, and a line for each file that is not what it should be."""
+    """Read the sections of a folder, suite by suite, and a complaint for each invalid file."""
     if not directory.is_dir():
-        raise HoldfastError(f"{directory} is not a folder")
+        raise HoldfastError(f"{directory} is not a folder; give a folder of records")
     runs: dict[str, Run] = {}
     suites: list[Section] = []
     complaints: list[str] = []
@@ -165,7 +165,7 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
             complaints.append(f"{path} left out: not readable JSON")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
-    # Records of a user's files as they were before have the same spec: what was asked for last counts.
+    # Earlier versions of the user's files give records with the same spec: keep the latest requested one.
     asked = {run.digest for suite in suites for run in suite.runs}
     first: dict[str, str] = {}
     for digest in sorted(runs, key=lambda one: (one not in asked, *_newest_first(directory, runs[one]))):
@@ -176,7 +176,7 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     sections: list[Section] = []
     told: set[str] = set()
     for suite in suites:
-        # A user's files may have moved since: where they are now is in the plan.
+        # The user's files may have moved: the manifest has their current path.
         members = [replace(runs.get(run.digest, run), spec=run.spec) for run in suite.runs]
         sections += _split(replace(suite, runs=members))
         told |= {run.digest for run in suite.runs}
@@ -185,24 +185,24 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
     for section in sections:
         known = {(run.where[0], one) for run in section.made if (one := _data(run)[1])}
         if len(known) > len({order for order, _ in known}):
-            complaints.append(f"{section.title}: runs of one order are of different sentences")
+            complaints.append(f"{section.title}: runs of the same order used different sentences")
     return [replace(section, around=list(runs.values())) for section in sections], complaints
 
 
 def _data(run: Run) -> tuple[Any, Any]:
-    """What tells one content of a stream from another; the second not in older records."""
+    """Return the task names and the data hash of a run; older records have no hash."""
     record = run.record or {}
     return record.get("tasks"), record.get("data")
 
 
 def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
-    """What bears the name of its spec goes before a copy; where files name it, the newest."""
+    """Return a sort key: first a record named by the digest of its spec, then the newest file."""
     named = run.spec["stream"] in STREAMS and Spec.from_json(run.spec).digest() == run.digest
     return not named, -(directory / f"{run.digest}.json").stat().st_mtime
 
 
 def _manifest(path: Path, content: Any, complaints: list[str]) -> Section:
-    """What a suite has planned, if that is what it is."""
+    """Return the planned runs of a suite's manifest, or raise `NotARecord`."""
     planned = []
     try:
         view, name, about = (content[key] for key in ("view", "suite", "about"))
@@ -219,7 +219,7 @@ def _manifest(path: Path, content: Any, complaints: list[str]) -> Section:
 
 
 def _split(suite: Section) -> list[Section]:
-    """A section for each setting that the runs of a suite have."""
+    """Return one section for each setting of a suite's runs."""
     groups: dict[str, list[Run]] = {}
     for run in suite.runs:
         groups.setdefault(json.dumps(run.setting, sort_keys=True), []).append(run)
@@ -231,7 +231,7 @@ def _split(suite: Section) -> list[Section]:
 
 
 def _words(run: Run) -> str:
-    """The setting of a run in a few words."""
+    """Return the setting of a run in a few words."""
     setting = dict(run.setting)
     words = [str(setting.pop("stream")), f"preset {setting.pop('preset')}"]
     if setting.get("head") == "preallocated" and setting.get("logits") == "all":

@@ -1,4 +1,4 @@
-"""Means, their uncertainty, and whether two methods differ by more than chance."""
+"""Means, confidence intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Estimate:
 
     mean: float
     std: float | None
-    """Of the sample (n - 1); None for a single run."""
+    """Sample standard deviation (n - 1); None for a single run."""
     half: float | None
-    """Half of the 95 % confidence interval of the mean, by Student's t."""
+    """Half width of the 95 % confidence interval of the mean, by Student's t; None for a single run."""
     count: int
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of some runs and how sure it is."""
+    """Return the mean of some runs and its uncertainty."""
     n = len(values)
     mean = float(np.mean(values))
     if n < 2:
@@ -34,26 +34,26 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean difference of paired runs, and how likely one as large is by chance."""
+    """The mean difference of paired runs, and its p-value."""
 
     difference: Estimate
     p: float
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Paired t-test of runs of the same orders and seeds; of at least two."""
+    """Run a paired t-test on at least two runs of the same orders and seeds."""
     gaps = np.subtract(first, second)
-    if np.ptp(gaps) < 1e-12:  # the same gap in every run: chance cannot be judged by it
+    if np.ptp(gaps) < 1e-12:  # no variance: a t-test is impossible
         return Comparison(estimate(gaps.tolist()), 1.0 if abs(gaps[0]) < 1e-12 else math.nan)
     return Comparison(estimate(gaps.tolist()), float(stats.ttest_rel(first, second).pvalue))
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p-values corrected for being several (Holm 1979); no number stays none."""
+    """Correct p-values for multiple comparisons (Holm 1979); NaN stays NaN."""
     found = [math.nan] * len(values)
     known = sorted((p, i) for i, p in enumerate(values) if not math.isnan(p))
     largest = 0.0
-    for rank, (p, i) in enumerate(known):  # one that cannot be told was looked at all the same
+    for rank, (p, i) in enumerate(known):  # a NaN counts as a comparison too
         largest = max(largest, min(1.0, p * (len(values) - rank)))
         found[i] = largest
     return found

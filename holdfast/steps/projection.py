@@ -1,4 +1,4 @@
-"""Updates that leave old answers alone: projectors on the null space of old inputs, as AdaBOP uses them.
+"""Updates that keep old outputs: projectors onto the null space of old inputs, as AdaBOP uses them.
 
 For y = W x an update ΔW with ΔW x = 0 for all old inputs x changes no old output. Each layer's update is
 multiplied, on the input side, by a projector made of the old inputs' second moment. A bias is a weight of the
@@ -26,7 +26,7 @@ Selection = Literal["ratio", "fraction", "soft"]
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers that train, by their place in the model."""
+    """Return the trainable linear layers, by their name in the model."""
     return {
         place: layer
         for place, layer in model.named_modules()
@@ -35,17 +35,17 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Linear]:
 
 
 def joined(params: Params, place: str) -> Tensor:
-    """A layer's weight and bias as one matrix [W b], or W alone where no bias trains."""
+    """Return a layer's weight and bias as one matrix [W b], or only W if no bias is trained."""
     weight, bias = params[f"{place}.weight"], params.get(f"{place}.bias")
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
 def second_moments(model: Classifier, data: Examples, *, batch_size: int = 32) -> tuple[Params, Params]:
-    """The mean of x xᵀ over every layer's inputs, token by token without padding, and how many there were."""
+    """Return the mean of x xᵀ over every layer's input tokens without padding, and the number of tokens."""
     layers = linear_layers(model)
     device = next(model.parameters()).device
     counts = {place: torch.zeros((), dtype=torch.float64, device=device) for place in layers}
-    # Of full size from the start: a process without a sentence of its own still takes part in the sum.
+    # Of full size from the start: a process without any sentence still takes part in the sum.
     widths = {place: layer.in_features + _trains(layer.bias) for place, layer in layers.items()}
     sums = {p: torch.zeros(w, w, dtype=torch.float64, device=device) for p, w in widths.items()}
     with torch.no_grad(), eval_mode(model), _inputs(layers) as given:
@@ -66,7 +66,7 @@ def second_moments(model: Classifier, data: Examples, *, batch_size: int = 32) -
 
 
 def _real(x: Tensor, batch: Batch, bias: nn.Parameter | None) -> Tensor:
-    """The inputs of a layer as rows in double precision: no padding, and a 1 for a bias that trains."""
+    """Return a layer's inputs as rows in double precision, without padding, with a 1 for a trained bias."""
     mask = batch.attention_mask.bool()
     rows = x[mask] if x.shape[:2] == mask.shape and x.dim() == 3 else x.reshape(-1, x.shape[-1])
     rows = rows.double()
@@ -79,7 +79,7 @@ def _trains(bias: nn.Parameter | None) -> bool:
 
 @contextmanager
 def _inputs(layers: dict[str, nn.Linear]) -> Iterator[list[tuple[str, Tensor]]]:
-    """Note what every layer is given."""
+    """Record the inputs of every layer."""
     given: list[tuple[str, Tensor]] = []
 
     def watch(place: str) -> Callable[..., None]:
@@ -96,10 +96,10 @@ def _inputs(layers: dict[str, nn.Linear]) -> Iterator[list[tuple[str, Tensor]]]:
 def projector(
     moment: Tensor, lam: float, *, selection: Selection = "ratio", tau: float = 10.0, fraction: float = 0.01
 ) -> Tensor:
-    """P, from the spectrum of λF + I.
+    """Return the projector P, from the spectrum of λF + I.
 
-    `ratio`: onto the vectors whose eigenvalue is at most τ times the least. `fraction`: onto that share of
-    all, from the least (at least one): λ does not matter then. `soft`: (I + λF)^-1, which lets go by degrees.
+    `ratio`: onto the eigenvectors with values of at most τ times the smallest. `fraction`: onto the smallest
+    share of all (at least one), so that λ has no effect. `soft`: (I + λF)^-1, which lets go gradually.
     """
     values, vectors = torch.linalg.eigh(moment.double())
     spectrum = lam * values.clamp(min=0) + 1  # ascending
@@ -114,9 +114,9 @@ def projector(
 
 
 def correlation(new: Tensor, old: Tensor, *, scale_free: bool = False) -> float:
-    """R = ‖G Gᵀ_old‖ / ‖G‖: how much of a layer's new gradient lies along the previous task's.
+    """Return R = ‖G Gᵀ_old‖ / ‖G‖: how much of a layer's new gradient lies along the previous task's.
 
-    At most the spectral norm of the old one; divided by that it is free of scale, in [0, 1].
+    It is at most the spectral norm of the old one; `scale_free` divides by that, to a value in [0, 1].
     """
     new, old = new.double(), old.double()
     size, largest = torch.linalg.norm(new), torch.linalg.matrix_norm(old, 2) if old.numel() else 0.0
@@ -127,10 +127,10 @@ def correlation(new: Tensor, old: Tensor, *, scale_free: bool = False) -> float:
 def project_after_step(
     optimizer: Optimizer, params: dict[str, nn.Parameter], projectors: Params, free: dict[str, Sequence[int]]
 ) -> None:
-    """Replace every step's update u of a layer by u P; weights of no projected layer stay where they are.
+    """Replace every step's update u of a layer by u P; weights outside of projected layers stay fixed.
 
-    It is the update that is projected, after the optimiser's own scaling: projecting the gradient would not
-    leave old outputs alone. `free` are rows of a layer that no old output depends on.
+    The update is projected after the optimiser's own scaling: projecting the gradient would change old
+    outputs. `free` are rows of a layer that no old output depends on.
     """
     before: Params = {}
     own = {place: P.to(precise(next(iter(params.values())).detach())) for place, P in projectors.items()}

@@ -2,7 +2,7 @@
 
 Inside the loss a penalty's gradient goes through Adam's moments, which divide its strength out again, and at
 large strengths plain gradient descent on it diverges (Lubana et al. 2022 analyse this and interpolate
-explicitly). Here the optimiser sees the task loss only; afterwards each weight u goes to the minimiser of
+explicitly). Here the optimiser sees the task loss only; afterwards each weight u moves to the minimiser of
 ½(θ - u)²/r + (λ/2) a (θ - θ*)², a point between u and its anchor for every r, λ and a: nothing can diverge.
 """
 
@@ -18,23 +18,23 @@ from torch.optim import Optimizer
 
 from holdfast.maths.params import Params, precise
 
-STRONGEST = 1e30  # keeps c/(1+c) a number; there it is 1 in floating point anyway
+STRONGEST = 1e30  # keeps c/(1+c) from becoming NaN; there it is 1 in floating point anyway
 
 
 def pulled(u: Tensor, anchor: Tensor, strength: Tensor) -> Tensor:
-    """(u + c θ*)/(1 + c), c = r λ a, as an interpolation: a weight at its anchor stays there exactly."""
+    """Return (u + c θ*)/(1 + c), c = r λ a, interpolated: a weight at its anchor stays there exactly."""
     c = precise(strength).clamp(max=STRONGEST)
     return torch.lerp(precise(u), precise(anchor), c / (1 + c)).to(u.dtype)
 
 
 def skipped(optimizer: Optimizer) -> bool:
-    """Whether a fused optimiser has left the weights alone: gradients in half precision overflowed."""
+    """Return whether a fused optimiser skipped its step because half-precision gradients overflowed."""
     overflow = getattr(optimizer, "found_inf", None)
     return overflow is not None and bool(overflow)
 
 
 def has_own_steps(state: Mapping[str, Any], group: Mapping[str, Any], weight: Tensor) -> bool:
-    """Whether an optimiser keeps Adam's second moment of every entry of a weight."""
+    """Return whether an optimiser keeps Adam's second moment of every entry of a weight."""
     moment = state.get("exp_avg_sq")
     return "step" in state and "betas" in group and moment is not None and moment.shape == weight.shape
 
@@ -42,9 +42,9 @@ def has_own_steps(state: Mapping[str, Any], group: Mapping[str, Any], weight: Te
 def step_sizes(
     state: Mapping[str, Any], group: Mapping[str, Any], *, adam: bool = True, part: Any = ...
 ) -> Tensor | float:
-    """r: Adam's own step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr.
+    """Return r: Adam's step size lr/(sqrt(v̂)+ε), so that fixed points are those of loss + penalty; else lr.
 
-    From an optimiser's state of a weight; of a part of it, where an index is given.
+    `state` is the optimiser's state of a weight; `part` is an index of some of its entries.
     """
     if not adam or "exp_avg_sq" not in state or "betas" not in group:
         return float(group["lr"])
@@ -64,7 +64,7 @@ class Pull:
     lam: float
 
     def gradient(self, name: str, weight: Tensor) -> Tensor:
-        """λ a (θ - anchor): what this pull adds to the gradient when it is part of the loss."""
+        """Return λ a (θ - anchor), which this pull adds to the gradient when it is part of the loss."""
         if name not in self.weights:  # a throw-away head has no past
             return torch.zeros_like(weight)
         return self.lam * self.weights[name] * (weight - self.anchor[name])
@@ -73,10 +73,10 @@ class Pull:
 def pull_after_step(
     optimizer: Optimizer, params: dict[str, torch.nn.Parameter], pulls: Sequence[Pull]
 ) -> None:
-    """Make every step of the optimiser end with the proximal step of all these pulls together.
+    """End every step of the optimiser with the joint proximal step of all these pulls.
 
-    With two anchors (an old and an auxiliary model) the point pulled to is their mean, weighted by strength.
-    With nothing to pull (λ = 0) the optimiser is left alone altogether.
+    With two anchors (an old and an auxiliary model) the target is their mean, weighted by strength. Without
+    pulls (λ = 0) the optimiser stays unchanged.
     """
     pulls = [pull for pull in pulls if pull.lam]
     if not pulls:
@@ -93,12 +93,12 @@ def pull_after_step(
                 name, r = names[weight], step_sizes(own.state.get(weight, {}), group)
                 target, total = precise(pulls[0].anchor[name]), pulls[0].lam * pulls[0].weights[name].double()
                 for one in pulls[1:]:
-                    # The step size is common to all: shares are of λ a alone, which double precision holds.
+                    # The step size is common to all: shares depend only on λ a, which double precision holds.
                     mine = one.lam * one.weights[name].double()
-                    share = torch.nan_to_num(mine / (total + mine))  # 0/0: nobody pulls here
+                    share = torch.nan_to_num(mine / (total + mine))  # 0/0: nothing pulls here
                     target = torch.lerp(target, precise(one.anchor[name]), share.to(target.dtype))
                     total = total + mine
-                # λ a is bounded before it meets r: infinity times a step size of 0 is no number.
+                # Bound λ a before multiplying it by r: infinity times a step size of 0 is NaN.
                 weight.copy_(pulled(weight, target, r * total.clamp(max=STRONGEST).to(target.dtype)))
 
     names = {weight: name for name, weight in params.items()}
@@ -108,7 +108,7 @@ def pull_after_step(
 def hold_after_step(
     optimizer: Optimizer, params: dict[str, torch.nn.Parameter], pulls: Sequence[Pull]
 ) -> None:
-    """λ = ∞: entries with importance above 0 go back to their anchor after each step, others train."""
+    """Reset entries with importance above 0 to their anchor after each step (λ = ∞); the others train."""
     held = [(pull.anchor, {name: value > 0 for name, value in pull.weights.items()}) for pull in pulls]
     if not held:
         return

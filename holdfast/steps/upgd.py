@@ -1,4 +1,4 @@
-"""UPGD as a torch optimiser, and the curvature its second-order utility asks for.
+"""UPGD as a torch optimiser, and the curvature that its second-order utility needs.
 
 Utility-based perturbed gradient descent (Elsayed, Mahmood, ICLR 2024): every weight carries an estimate of
 how much the loss would rise if it were 0. Useful weights move little, useless ones freely and with noise.
@@ -22,9 +22,9 @@ TINY = 1e-30  # a largest utility below this says nothing about which weights ar
 
 
 class UPGDOptimizer(Optimizer):
-    """Weight-wise UPGD. `utility` and `steps` are the caller's, by name, and updated in place.
+    """Weight-wise UPGD. `utility` and `steps` belong to the caller, by weight name, and are updated in place.
 
-    `curvature` is read at each step: where it has a weight's Hessian diagonal the utility is of second order.
+    `curvature` is read at each step. Where it has a weight's Hessian diagonal the utility is of second order.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class UPGDOptimizer(Optimizer):
     @torch.no_grad()
     @override
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update utilities, then every weight by what is left open to it."""
+        """Update the utilities, then every weight, the less the more useful it is."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,7 +72,7 @@ class UPGDOptimizer(Optimizer):
         return loss
 
     def _updated(self, name: str, weight: Tensor, beta: float) -> Tensor:
-        """The running utility of one tensor, corrected for its start at 0."""
+        """Update the running utility of one tensor; return it corrected for its start at 0."""
         assert weight.grad is not None
         value = precise(weight)
         instant = -precise(weight.grad) * value
@@ -84,7 +84,7 @@ class UPGDOptimizer(Optimizer):
         return corrected
 
     def _top(self, corrected: Params) -> float | None:
-        """The largest utility of the whole network; None where each row is scaled by itself."""
+        """Return the largest utility of the network; None if each row is scaled by itself."""
         if self.scaling == "local":
             return None
         source = (
@@ -93,7 +93,7 @@ class UPGDOptimizer(Optimizer):
         return max((float(value.max()) for value in source.values() if value.numel()), default=0.0)
 
     def _move(self, weight: Tensor, useful: Tensor, group: dict[str, Any]) -> None:
-        """w ← (1 - lr wd) w - c lr (g + ξ)(1 - s); without protection only the noise is gated."""
+        """Set w ← (1 - lr wd) w - c lr (g + ξ)(1 - s); without protection only the noise is gated."""
         assert weight.grad is not None
         gradient, value = precise(weight.grad), precise(weight)
         shape = weight.shape
@@ -107,9 +107,9 @@ class UPGDOptimizer(Optimizer):
 
 
 def gate(utility: Tensor, top: float | None) -> Tensor:
-    """s in (0, 1): how useful a weight is beside the most useful one, or beside its row's norm.
+    """Return s in (0, 1): how useful a weight is relative to the most useful one, or to its row's norm.
 
-    Where no weight of the network is useful the quotient would turn the order round: all are equal instead.
+    If no weight of the network is useful, the quotient would reverse the order: all gates are ½ instead.
     """
     if top is None:
         return torch.sigmoid(utility / utility.norm(dim=-1, keepdim=True).clamp(min=1e-12))
@@ -119,14 +119,14 @@ def gate(utility: Tensor, top: float | None) -> Tensor:
 
 
 def hutchinson(loss: Tensor, params: dict[str, nn.Parameter], generator: torch.Generator) -> Params:
-    """z ⊙ Hz with random signs z: an unbiased estimate of the Hessian's diagonal, by double backward.
+    """Return z ⊙ Hz with random signs z: an unbiased estimate of the Hessian's diagonal, by double backward.
 
-    The graph of the loss is kept, so that the training's own backward pass can follow.
+    The graph of the loss is kept for the training's own backward pass.
     """
     weights = list(params.values())
     gradients = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)
     signs = [(2 * torch.randint(0, 2, w.shape, generator=generator) - 1).to(w) for w in weights]
-    # Only what itself depends on the weights has a second derivative.
+    # Only gradients that depend on the weights have a second derivative.
     products = [
         (g * z).sum() for g, z in zip(gradients, signs, strict=True) if g is not None and g.requires_grad
     ]

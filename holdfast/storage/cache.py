@@ -1,4 +1,4 @@
-"""The folder of downloads."""
+"""Directories of downloads and data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """The directory that keeps downloads: `HOLDFAST_CACHE`, else the platform's own place for caches."""
+    """Return the directory of downloads: `HOLDFAST_CACHE`, else the platform's cache directory."""
     if chosen := os.environ.get("HOLDFAST_CACHE"):
         return Path(chosen)
     home = Path.home()
@@ -17,5 +17,5 @@ def cache_dir() -> Path:
 
 
 def data_home(given: str | Path | None = None) -> Path:
-    """The directory with the paper's data: the one given, else `HOLDFAST_DATA`, else what was downloaded."""
+    """Return the directory of the paper's data: the given one, else `HOLDFAST_DATA`, else the downloads."""
     return Path(given or os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")

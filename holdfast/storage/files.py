@@ -114,7 +114,7 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def shared(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Work in a directory beside other processes; yields a function that tells whether no other is left."""
+    """Share a directory with other processes; yield a function that returns whether no other is left."""
     import fcntl  # filelock has no shared lock that can become exclusive
 
     path = directory / ".users"
@@ -127,7 +127,7 @@ def shared(directory: Path) -> Iterator[Callable[[], bool]]:
         try:
             fcntl.flock(file, fcntl.LOCK_SH)
             if _removed(path, file):
-                continue  # by the last process that worked here
+                continue  # removed by the last process that worked here
 
             def last(file: int = file) -> bool:
                 try:

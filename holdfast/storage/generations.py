@@ -1,7 +1,7 @@
 """State on disk: safetensors and JSON, written so that a killed process never corrupts anything.
 
-A generation is a directory made beside its place and renamed into it; a pointer file, swapped last, says
-which one is current. Nothing here can run code on loading.
+A generation is a directory that is written under a temporary name and then renamed; a pointer file, swapped
+last, names the current one. Loading never runs code.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Tensors = Mapping[str, Params]  # groups of tensors: "weights", "importance", ..
 
 
 def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
-    """Groups of tensors and their JSON in one safetensors file."""
+    """Write groups of tensors and their JSON to one safetensors file."""
     flat = {
         f"{group}/{name}": t.contiguous() for group, params in tensors.items() for name, t in params.items()
     }
@@ -40,13 +40,13 @@ def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
 
 
 def read_meta(path: Path) -> Any:
-    """The JSON of a tensor file, without reading the tensors."""
+    """Return the JSON of a tensor file without reading the tensors."""
     with uninterrupted():
         return _open(path)[0]
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
-    """What `write_tensors` wrote."""
+    """Return what `write_tensors` wrote."""
     with uninterrupted():
         meta, groups, flat = _open(path, whole=True)
     tensors: dict[str, Params] = {group: {} for group in groups}
@@ -62,40 +62,40 @@ def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
             header = json.loads(file.metadata()["holdfast"])
             if header["format"] > FORMAT:
                 raise HoldfastError(
-                    f"{path} was written by a newer Holdfast (format {header['format']}); upgrade"
+                    f"{path} was written by a newer Holdfast (format {header['format']}); upgrade Holdfast"
                 )
             flat = {name: file.get_tensor(name) for name in file.offset_keys()} if whole else {}
         return header["meta"], header["groups"], flat
     except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
         raise HoldfastError(
-            f"{path} is not a readable Holdfast state ({error}); restore it or start anew"
+            f"{path} is not a readable Holdfast state ({error}); restore it or start again"
         ) from error
 
 
 class Store:
     """Generations of a learner's state in a directory.
 
-    The pointer file names the current generation and all that were committed. A directory it does not name is
-    what a killed process left; the next commit clears it away.
+    The pointer file names the current generation and all that are kept. A directory that it does not name was
+    left by a killed process; the next commit removes it.
     """
 
     def __init__(self, root: Path, keep: int | None = None) -> None:
         self.root = root
         self.keep = keep
-        """How many generations stay; None is all."""
+        """Number of generations to keep; None keeps all."""
 
     @property
     def current(self) -> int | None:
-        """The committed generation, None before the first."""
+        """Number of the current generation; None before the first commit."""
         return self._pointer()[0]
 
     @property
     def generations(self) -> list[int]:
-        """Those that can be gone back to."""
+        """Numbers of all generations that are kept."""
         return self._pointer()[1]
 
     def commit(self, tensors: Tensors, meta: Any) -> int:
-        """Write the next generation and make it current, in this order; then drop those beyond `keep`."""
+        """Write the next generation, then make it current, then delete those beyond `keep`."""
         parent, known = self._pointer()
         number = max(known, default=0) + 1
         final = self.path(number)
@@ -111,25 +111,25 @@ class Store:
             raise HoldfastError(f"cannot write state in {self.root}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-        # After a rollback the generation that was gone back to counts as the newest but this one.
+        # After a rollback the restored generation counts as the newest before this one.
         kept = [*(one for one in known if one != parent), *([] if parent is None else [parent]), number]
         self._point(number, sorted(kept if self.keep is None else kept[-max(self.keep, 1) :]))
         return number
 
     def rollback(self, number: int) -> None:
-        """Make an earlier generation current. Nothing is deleted: one can go forth again."""
+        """Make an earlier generation current. Nothing is deleted, so that this can be undone."""
         if number not in self.generations:
             kept = ", ".join(map(str, self.generations)) or "none"
             raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
-        read_meta(self.path(number) / FILE)  # a damaged one is not gone back to
+        read_meta(self.path(number) / FILE)  # refuse a damaged one
         self._point(number, self.generations)
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
-        """A generation, by default the current one."""
+        """Return the tensors and the JSON of a generation, by default the current one."""
         return self._read(read_tensors, number)
 
     def meta(self, number: int | None = None) -> Any:
-        """Its JSON alone."""
+        """Return only the JSON of a generation."""
         return self._read(read_meta, number)
 
     def _read(self, read: Callable[[Path], Read], number: int | None) -> Read:
@@ -143,13 +143,13 @@ class Store:
                 return read(self.path(wanted) / FILE)
             except HoldfastError as error:
                 if number is None and wanted != self.current:
-                    continue  # a writer has gone on meanwhile and dropped what was current before
+                    continue  # meanwhile a writer has committed and deleted the previous one
                 others = [one for one in self.generations if one != wanted]
                 back = f"; or go back: holdfast rollback {self.root} {others[-1]}" if others else ""
                 raise HoldfastError(f"{error}{back}") from error
 
     def path(self, number: int) -> Path:
-        """The directory of a generation."""
+        """Return the directory of a generation."""
         return self.root / f"generation-{number:06d}"
 
     def _pointer(self) -> tuple[int | None, list[int]]:
@@ -163,7 +163,7 @@ class Store:
             raise HoldfastError(f"{self.root} cannot be read as a state: {error.strerror}") from error
         except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise HoldfastError(
-                f'{pointer} is damaged; put {{"current": N, "generations": [N]}} in it, N the last good one'
+                f'{pointer} is damaged; write {{"current": N, "generations": [N]}} there, N the last good one'
             ) from error
 
     def _point(self, number: int, generations: list[int]) -> None:

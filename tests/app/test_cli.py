@@ -48,7 +48,7 @@ def test_bad_files_are_one_line_and_leave_nothing(
     good = sentences("yes", "no")
     cases = {
         "missing.csv": (write(tmp_path / "missing.csv", good, "utterance,label"), "no column 'text'"),
-        "one.csv": (write(tmp_path / "one.csv", sentences("yes")), "one label, 'yes'"),
+        "one.csv": (write(tmp_path / "one.csv", sentences("yes")), "only the label 'yes'"),
         "few.csv": (write(tmp_path / "few.csv", [*good, ("lonely", "maybe")]), "'maybe'"),
         "nan.csv": (write(tmp_path / "nan.csv", [*good, ("nan", "yes")]), "line 22"),
     }

@@ -1,4 +1,4 @@
-"""Toy streams as files, and what runs in processes of their own need to find."""
+"""Toy streams as files, and the environment of runs in worker processes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, class_stream
+from helpers.paths import ROOT
 from helpers.runs import write_stream
 from helpers.suites import Quiet, suite_of
+from helpers.toys import class_stream
 
 from holdfast.bench.bench import bench
 from holdfast.bench.engine import Local
@@ -20,7 +21,7 @@ from holdfast.bench.suite import Suite
 
 @pytest.fixture(scope="module", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory):
-    """Records name the versions of packages, this one's too: act as if it were installed where it is not."""
+    """Pretend that holdfast is installed if it is not: records contain the versions of packages."""
     try:
         version("holdfast")
         yield
@@ -41,7 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(autouse=True, scope="module")
 def importable() -> Iterator[None]:
-    """Workers are processes of their own: they find the package where this one has it."""
+    """Let worker processes import the package from this repository."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), before]))
     yield
@@ -52,19 +53,19 @@ def importable() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three class-incremental tasks as CSV files."""
+    """Return three class-incremental tasks as CSV files."""
     return write_stream(tmp_path_factory.mktemp("streams") / "toy", class_stream(), 3)
 
 
 @pytest.fixture(scope="session")
 def two_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two of them."""
+    """Return two class-incremental tasks as CSV files."""
     return write_stream(tmp_path_factory.mktemp("streams") / "toy", class_stream(), 2)
 
 
 @pytest.fixture(scope="module")
 def whole(two_files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[Suite, Path]:
-    """A suite, and its records made in one go by two workers."""
+    """Return a suite and the directory of its records, made by two workers without interruption."""
     suite, out = suite_of(two_files, one_layer, "mas", "slda"), tmp_path_factory.mktemp("whole")
     assert bench(suite, out, Local(2), Quiet) == []
     return suite, out

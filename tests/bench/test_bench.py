@@ -1,4 +1,4 @@
-"""A whole suite at work: only what is missing, whatever kills it, whatever is wrong with one of its runs."""
+"""Running a suite: missing runs only, kills, and runs that fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_records_of_files_that_were_moved_are_still_theirs(
     for spec in before.specs:
         record = record_of(spec, matrix(0.1, 0.2, 0.3))
         (tmp_path / f"{spec.digest()}.json").write_text(json.dumps(record))
-    assert bench(after, tmp_path, Local(1), Quiet) == [], "nothing is run, nothing is called foreign"
+    assert bench(after, tmp_path, Local(1), Quiet) == [], "nothing runs, no record is reported as foreign"
     changes = [{"spec": {**before.specs[0].to_json(), "seed": 7}}, {"seconds": None}]
     for spec, change in zip(before.specs, changes, strict=True):
         record = record_of(spec, matrix(0.1, 0.2, 0.3)) | change
@@ -80,9 +80,9 @@ def test_records_of_files_that_were_moved_are_still_theirs(
 
 @contextmanager
 def forked(work: Any, killed: list[bool]) -> Iterator[tuple[int, int]]:
-    """A child that has imported everything already, and the end of a pipe it writes to.
+    """Fork a child with everything imported; return it and the read end of its pipe.
 
-    Whether it was killed, and had not ended before, is added to a list.
+    Whether the child was killed before it ended is appended to `killed`.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -126,7 +126,7 @@ def test_sigkill_at_twenty_random_moments(
     class Beating(Quiet):
         def event(self, number: int, event: dict[str, Any], record: Any) -> None:
             super().event(number, event, record)
-            # Epochs are told by the clock: counted, they would be all there is on a busy machine.
+            # Epoch events come by the clock: on a busy machine, all counted events would be epochs.
             if event["kind"] != "epoch":
                 os.write(self.writer, b".")
 
@@ -135,7 +135,7 @@ def test_sigkill_at_twenty_random_moments(
         bench(suite, out, Local(2), Beating)
 
     def once() -> None:
-        """A trial that was finished is never trained again."""
+        """Fail if a finished trial is trained again."""
         if log.exists():
             assert not [path for path, times in Counter(log.read_text().split()).items() if times > 1]
             log.unlink()
@@ -143,16 +143,16 @@ def test_sigkill_at_twenty_random_moments(
     rng, killed, amid = random.Random(3), [], 0
     while sum(killed) < 20:
         with forked(work, killed) as (_, reader):
-            for _ in range(rng.randint(0, 9)):  # so many events, then a moment more
+            for _ in range(rng.randint(0, 9)):  # this many events, then a short delay
                 if not os.read(reader, 1):
                     break
             time.sleep(rng.random() / 2)
         amid += bool(list((out / ".trials").glob("*/*.trial")))
-        if len(records(out)) == len(suite.specs):  # it was done too soon: once more, from what is left
+        if len(records(out)) == len(suite.specs):  # all finished: delete two records and go on
             once()
             for spec in suite.specs[:2]:
                 (out / f"{spec.digest()}.json").unlink()
-    assert amid > 3, "some kills must leave trials behind"
+    assert amid > 3, "some kills must leave trials"
     assert bench(suite, out, Local(2), Quiet) == []
     assert records(out) == records(expected)
     once()
@@ -167,7 +167,7 @@ def test_what_is_wrong_with_one_run_leaves_the_others_alone(
     first, second, *rest = suite.specs
     (tmp_path / f"{first.digest()}.json").write_text("{half a rec")
     (tmp_path / "notes.json").write_text('["mine"]')
-    (tmp_path / "no-model").mkdir()  # a name that is none is refused before anything is run
+    (tmp_path / "no-model").mkdir()  # an unknown name would be refused before any run
     gone = Spec.create(
         method="seq", stream=str(two_files), settings=SETTINGS, model=str(tmp_path / "no-model")
     )
@@ -195,7 +195,7 @@ def test_missing_data_is_said_before_anything_is_run(two_files: Path, one_layer:
 
 def test_tasks_beyond_the_stream_are_refused(two_files: Path, one_layer: str, tmp_path: Path) -> None:
     much = Spec.create(method="seq", stream=str(two_files), settings=SETTINGS, model=one_layer, tasks=5)
-    with pytest.raises(HoldfastError, match="has 2 tasks, not 5"):
+    with pytest.raises(HoldfastError, match="has only 2 tasks, not 5"):
         bench(Suite("s", (much,)), tmp_path / "out", Local(1), Quiet)
 
 
@@ -207,7 +207,7 @@ def test_a_worker_has_its_threads_and_its_gpu_before_torch_starts(tmp_path: Path
     job = Job(asked.to_json(), str(tmp_path), gpu="5")
     with working(job) as (process, _):
         content = b""
-        while not content and process.poll() is None:  # empty for a moment while the process begins
+        while not content and process.poll() is None:  # empty until the process has started
             content = Path(f"/proc/{process.pid}/environ").read_bytes()
     found = dict(line.split(b"=", 1) for line in content.split(b"\0") if line)
     names = (b"OMP_NUM_THREADS", b"MKL_NUM_THREADS", b"CUDA_VISIBLE_DEVICES")
@@ -220,7 +220,7 @@ def test_seats_are_cores_of_their_own_where_there_are_enough() -> None:
     assert [seat.cores for seat in seats([0, 1], 3, 1)] == [(), (), ()]
     assert seats([0, 1], 1, 4) == [Seat()]
     assert [seat.gpu for seat in seats(range(8), 3, 1, ["2", "5"])] == ["2", "5", "2"]
-    assert seats([0, 1], 1, 1) == [Seat()], "a single job must not keep another bench from the other core"
+    assert seats([0, 1], 1, 1) == [Seat()], "a single job must leave the other core free"
 
 
 def test_as_many_at_once_as_fit() -> None:
@@ -244,7 +244,7 @@ def test_a_worker_that_dies_says_so_and_one_whose_parent_is_gone_leaves(
     with working(Job(spec.to_json(), str(tmp_path))) as (process, said):
         for event in events_of(process, said):
             if event["kind"] == "task":
-                process.stdin.close()  # as when the parent is killed
+                process.stdin.close()  # as if the parent were killed
                 break
         assert process.wait(timeout=20) == 1
     assert not list(tmp_path.glob("*.json"))
@@ -267,11 +267,11 @@ def test_a_run_that_cannot_start_does_not_stop_the_board(
     assert len(failures) == 2
 
 
-# ---- what is shown --------------------------------------------------------------------------------------
+# ---- display --------------------------------------------------------------------------------------------
 
 
 class Played(Engine):
-    """Plays events that were written down."""
+    """An engine that replays recorded events."""
 
     def __init__(self, events: list[JobEvent]) -> None:
         self.events = events
@@ -286,7 +286,7 @@ class Played(Engine):
 def test_what_is_left_is_no_less_than_the_longest_run(
     two_files: Path, one_layer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """seq took 10 s; la, begun with it, has learnt one of two tasks in 60 s, so that 60 s are left."""
+    """seq took 10 s; la started with it and has learnt one of two tasks in 60 s, so 60 s are left."""
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     board = Quiet(4, 2)
@@ -299,7 +299,7 @@ def test_what_is_left_is_no_less_than_the_longest_run(
     clock[0] = 60.0
     board.event(2, {"kind": "task", "number": 2, "name": "b"}, None)
     assert board.left() == "  (about 60 s left)"
-    clock[0] = 130.0  # slower than it seemed: nothing is known of the rest but the two that wait
+    clock[0] = 130.0  # past the estimate: only the two waiting runs can be estimated
     assert "left" in board.left()
 
 

@@ -1,4 +1,4 @@
-"""What may go wrong around a run: it is told in one line, and costs nothing that was done."""
+"""Failures around a run: each is reported in one line, and no finished work is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from helpers.paths import ROOT
 from helpers.runs import Killed, Killer, spec, told
 from helpers.suites import Quiet, Scripted, suite_of, workers_of
 from rich.console import Console
@@ -30,7 +30,7 @@ from holdfast.events import Progress
 
 
 class Heard(Progress):
-    """Remembers what a user should hear."""
+    """Progress that records the messages to the user."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -53,7 +53,7 @@ def test_a_disk_that_is_full_anywhere(
     monkeypatch: pytest.MonkeyPatch,
     what: str,
 ) -> None:
-    """Trials, states, their pointer and the record come into their places by a rename; so much fits."""
+    """The first rename to a trial, a state, the pointer or the record fails."""
     asked, replace, there = spec(two_files, one_layer, "mas"), os.replace, 0
 
     def fits(source: Any, target: Any) -> None:
@@ -155,7 +155,7 @@ def test_a_tracker_that_fails_is_told_once(
     assert record["metrics"]["Ov"] > 0
     assert len(logged) == 1
     assert [note for note in heard.notes if "nobody answers" in note] == [
-        "tracking has ended (nobody answers); the run goes on without it"
+        "tracking failed (nobody answers); the run continues without it"
     ]
 
 
@@ -171,7 +171,7 @@ def test_a_tracker_that_cannot_end_leaves_a_record(
     monkeypatch.setattr("accelerate.Accelerator.end_training", refuse)
     run(asked, tmp_path, track="tensorboard", progress=heard)
     assert (tmp_path / f"{asked.digest()}.json").exists()
-    assert heard.notes[-1] == "tracking did not end well (nobody answers)"
+    assert heard.notes[-1] == "tracking could not be closed (nobody answers)"
 
 
 def test_a_tracker_that_cannot_begin_is_one_line(
@@ -183,7 +183,7 @@ def test_a_tracker_that_cannot_begin_is_one_line(
         raise ConnectionError("nobody answers\nat all")
 
     monkeypatch.setattr("accelerate.Accelerator.init_trackers", refuse)
-    with pytest.raises(HoldfastError, match=r"^--track tensorboard: nobody answers; put that right"):
+    with pytest.raises(HoldfastError, match=r"^--track tensorboard: nobody answers; fix that"):
         run(spec(two_files, one_layer), tmp_path, track="tensorboard")
 
 
@@ -213,8 +213,8 @@ def test_ctrl_c_ends_a_suite_and_its_workers(two_files: Path, one_layer: str, tm
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert errors.strip().count("\n") == 0
-    assert "the same command goes on" in errors
+    assert "run the same command again to resume" in errors
     assert not list((tmp_path / "out").glob("[0-9a-f]*[0-9a-f].json"))
-    assert not workers_of(tmp_path), "nothing goes on behind its back"
-    # Whoever works has a lock; it is free again.
+    assert not workers_of(tmp_path), "no worker is left"
+    # A worker would hold the lock.
     assert bench(suite_of(two_files, one_layer, "slda"), tmp_path / "out", Local(1), Quiet) == []

@@ -1,4 +1,4 @@
-"""The Ray engine on a real cluster of two nodes: one is killed, no record is lost."""
+"""The Ray engine on a real cluster of two nodes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ray = pytest.importorskip("ray", reason="the extra holdfast[ray] is not installe
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
-    """Two nodes of one processor each, beside a head that has none."""
+    """Start two nodes with one CPU each and a head node without CPUs."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "cache"))
@@ -50,16 +50,16 @@ def test_a_killed_node_costs_a_retry_not_a_result(
 ) -> None:
     from holdfast.bench.on_ray import OnRay
 
-    monkeypatch.chdir(two_files.parent)  # the cluster is at home elsewhere
+    monkeypatch.chdir(two_files.parent)  # the cluster has another working directory
     suite = suite_of(Path(two_files.name), one_layer, "mas", "slda")
     first, _ = (cluster.add_node(num_cpus=1) for _ in range(2))
     cluster.wait_for_nodes()
 
     def kill_one() -> None:
         while not list((tmp_path / "cache" / "bench").glob("*/.trials/*/*.trial")):
-            time.sleep(0.05)  # until some run is in the middle of its work
+            time.sleep(0.05)  # until a run is under way
         for worker in workers_of(tmp_path / "cache"):
-            os.kill(worker, signal.SIGKILL)  # on a node that is well
+            os.kill(worker, signal.SIGKILL)  # the node itself stays alive
         cluster.remove_node(first, allow_graceful=False)
 
     killer = threading.Thread(target=kill_one)
@@ -68,7 +68,7 @@ def test_a_killed_node_costs_a_retry_not_a_result(
     assert engine.at_once(1) == 2
     assert bench(suite, tmp_path / "ray", engine, Quiet) == []
     killer.join(timeout=1)
-    assert not killer.is_alive(), "the node was killed while there was work"
+    assert not killer.is_alive(), "the node must be killed while there is work"
     assert bench(suite, tmp_path / "local", Local(2), Quiet) == []
     assert records(tmp_path / "ray") == records(tmp_path / "local")
 
@@ -79,7 +79,7 @@ def test_a_worker_that_is_killed_costs_a_retry(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What Ray retries is this exception; the node itself may be well."""
+    """Ray retries on this exception, even if the node is alive."""
     from holdfast.bench import on_ray
 
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path))
@@ -107,7 +107,7 @@ def test_a_node_keeps_other_sentences_under_another_name(
     two_files: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a named stream is read from is not in its spec: a record of other sentences must not come back."""
+    """The data of a named stream is not in its spec: a record of other sentences must not be returned."""
     from holdfast.bench.on_ray import _scratch
 
     asked = Spec.create(method="seq", stream=str(two_files))

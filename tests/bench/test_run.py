@@ -1,4 +1,4 @@
-"""A run is one record: its shape, and what happens to a run that is killed."""
+"""Runs: the record of a run, and runs that are killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from helpers.paths import ROOT
 from helpers.runs import SETTINGS, Killed, Killer, spec, told
 
 from holdfast.bench import run
@@ -24,12 +24,12 @@ from holdfast.events import Progress
 from holdfast.maths.metrics import macro_f1
 
 RUN = sys.modules["holdfast.bench.run"]
-"""The module: the package has a function of its name."""
+"""The module, whose name in the package is that of a function."""
 
 
 @pytest.fixture(scope="module")
 def undisturbed(files: Path, one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The record of `mas`, made in one go."""
+    """Return the record of a `mas` run that was not interrupted."""
     return run(spec(files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed"))
 
 
@@ -74,13 +74,15 @@ def test_the_record(undisturbed, files, one_layer):
     assert set(record["passes"]) == {"chosen", "search"}
     stream = spec(files, one_layer, "mas").load_stream(None)
     for task, said, score in zip(stream, record["predictions"], F[2], strict=True):
-        assert macro_f1(task.test.labels, said) == pytest.approx(score), "what it says scores as it scored"
+        assert macro_f1(task.test.labels, said) == pytest.approx(score), (
+            "the recorded predictions have the recorded scores"
+        )
     assert record["seconds"] > 0
     assert record["peak_memory"] > 2**20
     assert "torch" in record["versions"]
     for number, entry in enumerate(record["chosen"]):
         assert entry["score"] == record["scores"]["valid"][number][number], (
-            "what was chosen is what is scored"
+            "the recorded choice is the one that was scored"
         )
 
 
@@ -90,7 +92,7 @@ def test_the_file_is_the_record(undisturbed, files, one_layer, tmp_path):
     assert json.loads((tmp_path / f"{asked.digest()}.json").read_text()) == json.loads(json.dumps(record))
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == [f"{asked.digest()}.json"]
     left = [path for path in (tmp_path / ".trials").rglob("*") if path.is_file()]
-    assert not left, "trial files go when the run is done"
+    assert not left, "trial files are deleted at the end of a run"
 
 
 def test_mtl_has_one_row(files, one_layer, tmp_path):
@@ -107,7 +109,7 @@ def test_a_finished_run_is_not_run_again(files, one_layer, tmp_path, monkeypatch
     record = run(asked, tmp_path)
 
     def never(*args: Any, **kwargs: Any) -> None:
-        raise AssertionError("it was run again")
+        raise AssertionError("it ran again")
 
     module = sys.modules[run.__module__]
     monkeypatch.setattr(module, "build_classifier", never)
@@ -138,7 +140,7 @@ with locked(Path({str(workspace)!r})):
             run(asked, tmp_path)
         other.kill()
     with sys.modules[run.__module__].locked(workspace):
-        pass  # the lock went with the process, however it ended
+        pass  # the lock was released with the process
 
 
 def test_fixed_hyper_parameters(files, one_layer, tmp_path):
@@ -153,7 +155,7 @@ def test_fixed_lam(files, one_layer, tmp_path, lam):
     assert [str(entry["lam"]) for entry in record["chosen"][1:]] == [lam, lam]
 
 
-# ---- killed and resumed -------------------------------------------------------------------------------
+# ---- kill and resume ----------------------------------------------------------------------------------
 
 
 def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_path, undisturbed):
@@ -163,12 +165,12 @@ def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_
         try:
             record = run(
                 asked, tmp_path, progress=Killer(rng.randint(2, 9) + cuts)
-            )  # finished trials speak too
+            )  # finished trials emit events too
             break
         except Killed:
             cuts += 1
             assert not list(tmp_path.glob("*.json"))
-    assert cuts > 5, "it must have been cut off several times"
+    assert cuts > 5, "it must have been interrupted several times"
     assert told(json.loads(json.dumps(record))) == told(json.loads(json.dumps(undisturbed)))
     assert not [path for path in (tmp_path / ".trials").rglob("*") if path.is_file()]
 
@@ -190,7 +192,7 @@ def test_sigkill_at_random_moments(files, one_layer, tmp_path, method):
         with subprocess.Popen(
             command(files, one_layer, out, method), cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as process:
-            for _ in range(rng.randint(2, 6)):  # so many lines of progress, then a moment more
+            for _ in range(rng.randint(2, 6)):  # this many lines of progress, then a short delay
                 process.stdout.readline()
             time.sleep(rng.random() / 3)
             if process.poll() is not None:
@@ -221,12 +223,12 @@ def test_ctrl_c_is_clean(files, one_layer, tmp_path):
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors.strip() == "stopped; the same command goes on where this one was"
+    assert errors.strip() == "stopped; run the same command again to resume"
     assert not list(out.glob("*.json"))
 
 
 class Once(Progress):
-    """Breaks a run off when its second task begins."""
+    """Progress that interrupts a run when its second task begins."""
 
     def task(self, number: int, name: str) -> None:
         if number == 2:
@@ -236,12 +238,12 @@ class Once(Progress):
 def test_a_run_does_not_go_on_with_other_data(
     files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A named stream may be another one by now: its data folder is not in the spec."""
+    """The data of a named stream may have changed: its folder is not in the spec."""
     asked, out = spec(files, one_layer, "seq"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run(asked, out, progress=Once())
     monkeypatch.setattr(RUN, "data_of", lambda _: "0" * 12)
-    with pytest.raises(HoldfastError, match="not what its first tasks were learnt from"):
+    with pytest.raises(HoldfastError, match="has changed since this run began"):
         run(asked, out)
 
 
@@ -256,7 +258,7 @@ def test_a_state_of_another_version_is_one_line(
         raise KeyError("trace")
 
     monkeypatch.setattr("holdfast.learning.learner.Learner.load_state", unheard_of)
-    with pytest.raises(HoldfastError, match=r"another version began.*delete .*trials"):
+    with pytest.raises(HoldfastError, match=r"another version.*delete .*trials"):
         run(asked, out)
 
 
@@ -269,7 +271,7 @@ def test_the_same_sentences_are_the_same_data_in_any_order(classes: Stream) -> N
 
 
 def test_another_repository_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installed in somebody's project, the project's revision is not ours."""
+    """The revision of a project that holdfast is installed in is not recorded."""
     place = tmp_path / "project" / "holdfast" / "bench"
     place.mkdir(parents=True)
     for words in (

@@ -1,4 +1,4 @@
-"""A run bears a name by all that decides it, and by nothing else."""
+"""The digest of a spec depends on everything that determines the run, and on nothing else."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import domain_stream
 from helpers.runs import SETTINGS, spec, write_stream
+from helpers.toys import domain_stream
 
 from holdfast.bench import Spec, run
 from holdfast.errors import HoldfastError
@@ -39,15 +39,15 @@ def test_the_name_covers_nothing_else(files, one_layer, monkeypatch):
     monkeypatch.setattr("holdfast.__version__", "9.9")
     assert spec(files, one_layer).digest() == base
     turned = Spec.create(method="seq", stream=str(files), settings=SETTINGS[::-1], model=one_layer)
-    assert turned.digest() == base, "the order in which settings are typed does not matter"
-    assert spec(files, one_layer, order="").digest() == base, "an order that is not given"
+    assert turned.digest() == base, "the order of settings does not matter"
+    assert spec(files, one_layer, order="").digest() == base, "the default order"
 
 
 def test_the_name_follows_the_contents_of_files(one_layer, tmp_path):
     here = write_stream(tmp_path / "here", domain_stream(), 2)
     there = write_stream(tmp_path / "there", domain_stream(), 2)
     name = spec(here, one_layer).digest()
-    assert spec(there, one_layer).digest() == name, "not their place"
+    assert spec(there, one_layer).digest() == name, "the content of the files counts, not their path"
     file = there / "north.csv"
     file.write_text(file.read_text().replace("glad", "gled", 1))
     assert spec(there, one_layer).digest() != name
@@ -56,7 +56,7 @@ def test_the_name_follows_the_contents_of_files(one_layer, tmp_path):
 def test_the_name_follows_the_contents_of_a_model(files, one_layer, tmp_path):
     name = spec(files, one_layer).digest()
     moved = shutil.copytree(one_layer, tmp_path / "moved")
-    assert spec(files, str(moved)).digest() == name, "not its place"
+    assert spec(files, str(moved)).digest() == name, "the content of the model counts, not its path"
     config = moved / "config.json"
     config.write_text(config.read_text().replace("{", "{ ", 1))
     assert spec(files, str(moved)).digest() != name

@@ -1,4 +1,4 @@
-"""Suites: what a TOML file stands for, and one clear line for whatever is wrong with it."""
+"""Suites: the runs that a TOML file describes, and one-line errors for invalid files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_paper_is_printed_with_all_its_methods(name: str, preset: str, order
     assert len(suite.specs) == 2 * 3 * len(PAPER)
     for spec in suite.specs:
         assert spec.preset == preset
-        # On annomi all labels come with the first domain: the printed setting is ours, and not named.
+        # On annomi all labels appear in the first domain: the printed setting is the default.
         assert spec.stream == "annomi" or spec.set.items() >= PRINTED.items()
         method, _ = spec.make_method()
         if spec.method == "adabop":
@@ -58,12 +58,12 @@ def test_where_the_printed_setting_is_ours_a_run_is_made_once() -> None:
     )
     shared = [paper[digest] for digest in paper.keys() & modern.keys()]
     assert {spec.stream for spec in shared} == {"annomi"}
-    assert {spec.method for spec in shared} == PAPER - {"adabop"}, "its fraction differs"
+    assert {spec.method for spec in shared} == PAPER - {"adabop"}, "the fraction differs"
     assert len(shared) == 3 * (len(PAPER) - 1)
 
 
 def test_studies_share_records_with_the_paper() -> None:
-    """{} in a list of variants is the method as the main table has it: not run twice in one folder."""
+    """{} in a list of variants is the method of the main table: it does not run twice in one folder."""
     paper = {spec.digest() for spec in load_suite("paper-small").specs}
     for name, shared in {"thresholds": 4, "tau": 2}.items():
         assert len(paper & {spec.digest() for spec in load_suite(name).specs}) == shared
@@ -79,7 +79,7 @@ def test_thresholds_and_tau_vary_what_they_should() -> None:
     grid = [spec for spec in load_suite("strategies").specs if spec.method == "la"]
     assert {spec.set["strategy"] for spec in grid} == {"kt", "cf", "balance"}
     assert all(spec.tasks == 2 for spec in grid)
-    for spec in grid:  # one training each: nothing of the path is left to search
+    for spec in grid:  # one training each: no search is left
         assert {"tau", "down", "up"} <= spec.set.keys()
 
 
@@ -136,8 +136,8 @@ def test_parts_can_be_replaced_and_picked() -> None:
         ('streams = ["home"]\nmethods = ["seq"]\nset = { epoch = 3 }', "did you mean 'epochs'"),
         ('streams = ["home"]\nmethods = ["seq"]\nset = { epochs = "x" }', "expected a whole number"),
         ('streams = ["home"]\nmethods = ["seq"]\nset = { lam = 3 }', "unknown setting 'lam'"),
-        ('streams = ["home"]\nmethods = "seq"', "methods takes a list"),
-        ('streams = ["home"]\nmethods = ["seq"]\nthreads = [1]', "threads takes one value"),
+        ('streams = ["home"]\nmethods = "seq"', "methods must be a list"),
+        ('streams = ["home"]\nmethods = ["seq"]\nthreads = [1]', "threads must be one value"),
         ('streams = ["home"]\nmethods = ["seq"]\nseeds = [true]', "seeds cannot be True"),
         ('streams = ["home"]\nmethods = ["seq"]\ntasks = 1', "tasks: at least 2"),
         ('streams = ["home"]\nmethods = ["seq"]\ntasks = 0', "tasks: at least 2"),
@@ -145,14 +145,14 @@ def test_parts_can_be_replaced_and_picked() -> None:
         ("runs = 3", "begin each with a line [[runs]]"),
         ('streams = ["home"]\nmethods = ["seq"]\nview = "mian"', "did you mean 'main'"),
         ('streams = ["home"]\nmethods = ["seq"]\npreset = "tiny"', "unknown preset"),
-        ('streams = ["home"]\nmethods = ["mas"]\ngrid = { thr = 0.5 }', "grid: thr takes a list"),
-        ('methods = ["seq"]', "no streams are given"),
+        ('streams = ["home"]\nmethods = ["mas"]\ngrid = { thr = 0.5 }', "grid: thr must be a list"),
+        ('methods = ["seq"]', "no streams; add"),
         ("runs = [1]", "begin each with a line [[runs]]"),
-        ("runs = []", "no runs are left"),
-        ('streams = ["home"]\nmethods = ["mas"]\nseeds = []', "no seeds are given"),
-        ('streams = ["home"]\nmethods = ["mas"]\norders = []', "no orders are given"),
-        ('streams = ["home"]\nmethods = ["mas"]\nvariants = []', "no variants are given"),
-        ('streams = ["home"]\nmethods = ["mas"]\ngrid = { thr = [] }', "grid: thr has no values"),
+        ("runs = []", "no runs; give"),
+        ('streams = ["home"]\nmethods = ["mas"]\nseeds = []', "no seeds; add"),
+        ('streams = ["home"]\nmethods = ["mas"]\norders = []', "no orders; add"),
+        ('streams = ["home"]\nmethods = ["mas"]\nvariants = []', "no variants; add"),
+        ('streams = ["home"]\nmethods = ["mas"]\ngrid = { thr = [] }', "grid: thr is empty"),
         (f"seeds = {'[' * 5000}", "not a TOML file"),
         (f"threads = {'9' * 5000}", "not a TOML file"),
         ('streams = ["home"]\nmethods = ["mas"]\nthreads = 100000', "threads: at most 4096, not 100000"),
@@ -175,7 +175,7 @@ def test_an_unknown_suite_is_suggested() -> None:
 
 
 def test_every_method_is_in_some_table_or_says_why_not() -> None:
-    """What nobody benchmarks rots; klda, ranpac, la-merge, mas+slda are beyond the issue's suites."""
+    """klda, ranpac, la-merge and mas+slda are in no suite on purpose."""
     benchmarked = {spec.method for name in SUITES for spec in load_suite(name).specs}
     assert set(METHODS) - benchmarked == {"klda", "ranpac", "la-merge", "mas+slda"}
 

@@ -1,4 +1,4 @@
-"""Records of a suite while things change around it: two_files, other processes, what a kill has left."""
+"""Records of a suite when data changes, other processes interfere or a kill leaves files behind."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def test_files_edited_while_a_suite_runs_fail_one_run_and_no_other(
     )
     out = tmp_path / "out"
     failures = bench(Suite("s", specs), out, Scripted({"kind": "begun"}, {"kind": "done"}), Quiet)
-    assert [failure.spec.method for failure in failures] == ["seq", "mas"], "each is told, none ends the rest"
-    assert all("edited meanwhile" in failure.why for failure in failures)
+    assert [failure.spec.method for failure in failures] == ["seq", "mas"], (
+        "each failure is reported, none stops the rest"
+    )
+    assert all("edited during the run" in failure.why for failure in failures)
 
 
 def test_what_a_suite_no_longer_names_is_not_missing(
@@ -58,9 +60,11 @@ def test_what_a_suite_no_longer_names_is_not_missing(
         return {run["spec"]["method"] for run in runs}
 
     assert planned(seq, mas, ewc) == {"seq", "mas", "ewc"}
-    assert planned(seq, narrowed=True) == {"seq", "mas", "ewc"}, "--method seq: the rest is still wanted"
+    assert planned(seq, narrowed=True) == {"seq", "mas", "ewc"}, (
+        "with --method seq the manifest keeps the other runs"
+    )
     (tmp_path / f"{ewc.digest()}.json").write_text(json.dumps(record_of(ewc, matrix(0.1, 0.2, 0.3))))
-    assert planned(seq) == {"seq", "ewc"}, "mas was taken out of the file; ewc as well, but it was made"
+    assert planned(seq) == {"seq", "ewc"}, "mas and ewc were removed from the suite, but ewc has a record"
 
 
 def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,7 +83,7 @@ def test_a_kill_at_the_very_end_leaves_nothing_for_ever(
     spec = Spec.create(method="slda", stream=str(two_files), settings=SETTINGS, model=one_layer)
     record = run(spec, tmp_path)
     left = tmp_path / ".trials" / spec.digest() / "some.trial"
-    for _ in range(2):  # by itself, and within a suite
+    for _ in range(2):  # alone and within a suite
         left.parent.mkdir(parents=True)
         left.touch()
         assert run(spec, tmp_path) == json.loads((tmp_path / f"{spec.digest()}.json").read_text()) == record
@@ -95,13 +99,13 @@ def test_who_comes_while_the_last_one_clears_up_is_counted(tmp_path: Path) -> No
         assert first()
         (tmp_path / ".users").unlink()
         with shared(tmp_path) as second, shared(tmp_path) as third:
-            assert not third(), "the second is there too"
+            assert not third(), "the second record exists too"
             del second
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, with room for a few files only."""
+    """Mount a small file system, with room for a few files only."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = subprocess.run(
@@ -127,7 +131,7 @@ def test_a_full_disk_costs_what_did_not_fit_and_nothing_else(
     for failure in failures:
         assert "No space left on device" in failure.why
         assert "\n" not in failure.why
-    assert set(records(small_disk)) == {done.digest()}, "no half a record"
+    assert set(records(small_disk)) == {done.digest()}, "no partial record"
     assert (small_disk / f"{done.digest()}.json").read_bytes() == kept
     subprocess.run(["mount", "-o", "remount,size=256m", str(small_disk)], check=True)
     assert bench(suite, small_disk, Local(2), Quiet) == []

@@ -1,4 +1,4 @@
-"""Experiment trackers, by way of Accelerate: off by default, one line where a package is missing."""
+"""Experiment trackers of Accelerate: off by default, a one-line error if a package is missing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_pat
     asked = spec(files, one_layer, "mas", "lam=3.0")
     record = run(asked, tmp_path / "tracked", track="tensorboard")
     plain = run(asked, tmp_path / "plain")
-    assert told(record) == told(plain), "looking on changes nothing"
+    assert told(record) == told(plain), "tracking changes nothing"
     folders = {path.parent for path in (tmp_path / "tracked").rglob("*tfevents*")}
     logs = [reader.EventAccumulator(str(folder)).Reload() for folder in folders]
-    [found] = [log for log in logs if log.Tags()["scalars"]]  # another holds the spec
+    [found] = [log for log in logs if log.Tags()["scalars"]]  # another log holds the spec
     tags = found.Tags()["scalars"]
     assert {"loss/task", "loss/valid", "loss/penalty", "valid_f1", "test_f1/1", "test_f1/3", "task"} <= set(
         tags
@@ -44,7 +44,7 @@ def test_an_unknown_or_missing_tracker_is_one_line(monkeypatch: pytest.MonkeyPat
 
 
 def test_everything_is_passed_on() -> None:
-    """A tracked run is shown like any other."""
+    """A tracked run reports the same events as any other."""
     ours = {name for name in vars(Progress) if not name.startswith("_")}
     assert ours <= vars(Tracked).keys()
     assert ours - {"tested"} <= vars(LearnerProgress).keys()

@@ -1,4 +1,4 @@
-"""Every script of benchmarks/ runs, on tiny models and little data: its figures mean nothing here."""
+"""Every script of benchmarks/ runs on tiny models and little data; its figures are not checked."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
 from helpers import tiny
+from helpers.paths import ROOT
 
 pytestmark = pytest.mark.slow
 SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
@@ -18,7 +18,7 @@ SCRIPTS = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
 
 @pytest.fixture(scope="module")
 def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a language model."""
+    """Return a folder with a language model."""
     folder = tmp_path_factory.mktemp("lm")
     tiny.llama().save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
@@ -26,7 +26,7 @@ def tiny_lm(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def script(name: str, *words: str, codes: tuple[int, ...] = (0,)) -> str:
-    """What a script prints."""
+    """Run a script and return its output."""
     done = subprocess.run(
         [sys.executable, f"benchmarks/{name}.py", *words],
         cwd=ROOT, env=os.environ | {"HF_HUB_OFFLINE": "1"}, capture_output=True, text=True, timeout=300,
@@ -51,7 +51,7 @@ def test_everyday(one_layer: str) -> None:
 
 
 def test_bench_scaling(one_layer: str) -> None:
-    # Code 1 says that a bar was missed, which means nothing for work this small.
+    # Exit code 1 means that a threshold was missed, which is irrelevant for data this small.
     said = script("bench_scaling", "--json", "--runs", "1", "--model", one_layer, codes=(0, 1))
     assert json.loads(said)["ratios"]["one job, one thread"] == 1
 

@@ -1,4 +1,4 @@
-"""The contract of every method: one suite over METHODS, unchanged for a new one (STYLE section 3.5)."""
+"""The contract of every method in METHODS. A new method needs no change here."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    KEYWORDS,
-    assert_same_bits,
-    class_stream,
-    make_learner,
-    make_method,
-    small,
-    weights_of,
-)
-from helpers.contract import STREAMS, every_method, taught
+from helpers.contract import STREAMS, every_method, every_method_but, taught
+from helpers.learners import make_learner, make_method
+from helpers.toys import KEYWORDS, class_stream, small
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Split, Stream
@@ -37,12 +31,12 @@ SETTINGS = small(epochs=2)
 
 
 def joins(name: str, stream: Stream) -> bool:
-    """Whether the method is taught all tasks at once (joint training)."""
+    """Return whether the method learns all tasks at once (joint training)."""
     return len(METHODS[name]().curriculum(stream)) < len(stream)
 
 
 def closed_form(learner: Learner) -> bool:
-    """Whether its head is computed, not trained."""
+    """Return whether the head is computed, not trained."""
     return not learner.model.head.trained
 
 
@@ -65,13 +59,13 @@ def test_tasks_run_and_stay_finite(tiny_bert, name, stream):
 def test_loss_terms_are_finite_and_their_names_stable(tiny_bert, name, stream):
     run = taught(tiny_bert, name, stream)
     names = [{key for training in task for epoch in training for key in epoch} for task in run.trainings]
-    if closed_form(run.learner):  # it trains only if it must: each of these names a training that took place
+    if closed_form(run.learner):  # it may not train at all: each entry is a training that took place
         assert all({"task", "valid"} <= found for found in names if found)
     else:
         assert all({"task", "valid"} <= found for found in names)
         assert names[1] == names[2], "later tasks have the same terms"
     for training in (training for task in run.trainings for training in task if training):
-        assert len({frozenset(epoch) for epoch in training}) == 1, "a term does not come and go"
+        assert len({frozenset(epoch) for epoch in training}) == 1, "every epoch has the same terms"
         assert all(math.isfinite(value) for epoch in training for value in epoch.values())
 
 
@@ -100,7 +94,7 @@ def test_state_does_not_grow_with_domains(tiny_bert, name):
     _, second, third = taught(tiny_bert, name, "domains").states
     assert sizes(second) == sizes(third)
     numbers = [len(json.dumps(state[1]["numbers"])) for state in (second, third)]
-    assert abs(numbers[1] - numbers[0]) <= 8, "numbers, not lists that grow"
+    assert abs(numbers[1] - numbers[0]) <= 8, "scalars, not lists that grow"
 
 
 @every_method
@@ -108,13 +102,13 @@ def test_state_grows_by_new_rows_only(tiny_bert, name):
     run = taught(tiny_bert, name, "classes")
     _, second, third = run.states
     if closed_form(run.learner):
-        # No weights come with a label, but sums: as many for the last two labels as for the two before.
+        # A new label adds sums instead of weights: as many for the last two labels as for the two before.
         sums = [sizes(state).pop("memory") for state in run.states]
         assert sums[2] - sums[1] == sums[1] - sums[0] > 0
         assert {**sizes(third), "memory": 0} == {**sizes(second), "memory": 0}
         return
     rows = 2 * (32 + 1)
-    # An empty group, such as a trace between tasks, stays empty; a fixed one is not keyed by head rows.
+    # Some groups do not grow: empty ones, such as a trace between tasks, and those without head rows.
     fixed = {group for group, kind in METHODS[name].state.items() if kind == "fixed"}
     grown = {
         group: size + rows if size and group not in fixed else size for group, size in sizes(second).items()
@@ -138,7 +132,7 @@ def test_only_the_declared_state_survives(tiny_bert, name):
 
 
 class Sealed(Split):
-    """A split that nobody may touch once it is sealed."""
+    """A split that cannot be read once it is sealed."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("texts", "labels", "counts", "capped") and object.__getattribute__(self, "__dict__").get(
@@ -153,8 +147,8 @@ class Sealed(Split):
 
 @functools.cache
 def taught_sealed(path: str, name: str) -> list[tuple[dict[str, torch.Tensor], Any]]:
-    """Teach the classes again, past tasks and all test splits sealed: weights and state after each task."""
-    torch.manual_seed(2**20)  # whatever was drawn before must not matter
+    """Teach the classes with past tasks and all test splits sealed; return weights and state by task."""
+    torch.manual_seed(2**20)  # the global generator must not matter
     stream = class_stream()
     learner = make_learner(path, make_method(name), stream, SETTINGS)
     tasks = stream.tasks
@@ -170,7 +164,7 @@ def taught_sealed(path: str, name: str) -> list[tuple[dict[str, torch.Tensor], A
     after = []
     for number, task in enumerate(tasks):
         if isinstance(task.test, Sealed):
-            object.__setattr__(task.test, "shut", True)  # nothing that decides may read a test split
+            object.__setattr__(task.test, "shut", True)  # no decision may read a test split
         learner.learn(task)
         after.append((weights_of(learner), copy.deepcopy(learner.state())))
         if number:
@@ -222,7 +216,7 @@ def test_prediction_depends_on_the_text_alone(tiny_bert, name):
 @every_method
 def test_the_first_task_is_seq(tiny_bert, name):
     if METHODS[name].reduces_to_seq is not True:
-        assert len(str(METHODS[name].reduces_to_seq)) > 10, "a reason a person can read"
+        assert len(str(METHODS[name].reduces_to_seq)) > 10, "a readable reason"
         pytest.skip(f"{name} is not SEQ on the first task: {METHODS[name].reduces_to_seq}")
     learner = taught(tiny_bert, name, "domains")
     assert_same_bits(learner.weights[0], taught(tiny_bert, "seq", "domains").weights[0])
@@ -231,10 +225,10 @@ def test_the_first_task_is_seq(tiny_bert, name):
 @every_method
 @pytest.mark.parametrize("stream", STREAMS)
 def test_strengths_at_zero_are_seq(tiny_bert, name, stream):
-    """From the same second start, a training with every strength at 0 is SEQ's, bit for bit."""
+    """From the same start of the second task, training with every strength at 0 is bit-equal to SEQ."""
     method = METHODS[name]
     if method.reduces_to_seq is not True:
-        assert len(str(method.reduces_to_seq)) > 10, "a reason a person can read"
+        assert len(str(method.reduces_to_seq)) > 10, "a readable reason"
         pytest.skip(f"{name} switched off is not SEQ: {method.reduces_to_seq}")
     ended, off = switched_off(tiny_bert, "seq", stream), switched_off(tiny_bert, name, stream)
     assert_same_bits(ended.params, off.params)
@@ -244,7 +238,7 @@ def test_strengths_at_zero_are_seq(tiny_bert, name, stream):
 
 @functools.cache
 def switched_off(path: str, name: str, stream_name: str) -> Any:
-    """A second task trained with every strength at 0."""
+    """Train the second task with every strength at 0."""
     stream = STREAMS[stream_name]()
     learner = make_learner(path, make_method(name), stream, SETTINGS)
     learner.scenario = stream.scenario
@@ -293,10 +287,9 @@ def test_frozen_weights_never_change(tiny_bert, name, stream):
 # less forgetting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow  # a minute for all of them
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("seq", "mtl")])
+@every_method_but("seq", "mtl")
 def test_it_forgets_less_than_seq(tiny_bert, name):
-    """Domains whose shared words turn round: SEQ cannot keep the last one."""
-    lost = {one: forgetting(taught(tiny_bert, one, "domains", 8).F) for one in ("seq", name)}
-    assert lost["seq"] > 0.3, "the stream is built to forget"
+    """Shared words mean the opposite in the next domain, so SEQ forgets the previous one."""
+    lost = {one: forgetting(taught(tiny_bert, one, "domains").F) for one in ("seq", name)}
+    assert lost["seq"] > 0.3, "SEQ must forget on this stream"
     assert lost[name] < lost["seq"]

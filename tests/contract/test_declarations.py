@@ -1,4 +1,4 @@
-"""What every method says of itself: its fields, its strengths, its facts."""
+"""Declarations of every method: its fields, strengths and facts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every_method = pytest.mark.parametrize("name", METHODS)
 
 @every_method
 def test_a_field_is_that_of_the_nearest_class_that_declares_it(name):
-    """A base class further on may declare it too; dataclasses alone would let that one win."""
+    """A more distant base class may declare it too; in plain dataclasses that one would win."""
     method = METHODS[name]
     for field in method.hyper_parameters().values():
         owner = next(one for one in method.__mro__ if field.name in inspect.get_annotations(one))
@@ -56,4 +56,6 @@ def test_a_method_says_what_it_is(name):
     facts = METHODS[name].facts()
     assert set(facts) == {"Equation", "Paper", "Cost", "Two tasks", "Extras", "Keeps"}
     assert all(facts.values())
-    assert "Paper:" in (METHODS[name].__doc__ or "") or name.startswith("ancl"), "its own, not its base's"
+    assert "Paper:" in (METHODS[name].__doc__ or "") or name.startswith("ancl"), (
+        "the docstring must be its own"
+    )

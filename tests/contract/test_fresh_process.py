@@ -1,4 +1,4 @@
-"""The contract, continued: a process that starts from the state alone goes on bit for bit."""
+"""The contract, continued: a new process that loads the state gives bit-equal results."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, TESTS, assert_same_bits
 from helpers.contract import every_method, taught
+from helpers.paths import ROOT, TESTS
+from helpers.weights import assert_same_bits
 
 from holdfast.storage.generations import Store
 
-# 3 ---- a fresh process goes on ------------------------------------------------------------------------
+# 3 ---- a fresh process continues ----------------------------------------------------------------------
 
 CONTINUE = """
+import gc
 import sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from conftest import class_stream, make_learner, make_method, small
+from helpers.learners import make_learner, make_method
+from helpers.toys import class_stream, small
 from holdfast.storage.generations import Store
+gc.freeze()  # Accelerate collects garbage after every training
 for name in map(str.strip, sys.stdin):
     home, stream = Path({home!r}) / name, class_stream()
     learner = make_learner({model!r}, make_method(name), stream, small(epochs=2))
@@ -33,11 +37,11 @@ for name in map(str.strip, sys.stdin):
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def another_process(
     tiny_bert: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Path]]:
-    """A process that knows nothing of this one: it loads a method's state and teaches the third task."""
+    """Start a process that loads a method's state and teaches the third task."""
     home = tmp_path_factory.mktemp("continued")
     script = CONTINUE.format(tests=str(TESTS), home=str(home), model=tiny_bert)
     with (home / "errors").open("w+") as errors:

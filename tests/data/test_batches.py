@@ -1,4 +1,4 @@
-"""Batches: every sentence once, like lengths together, padding on the right and no more than needed."""
+"""Batches: every sentence once, similar lengths together, minimal padding on the right."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ PAD = 77
 
 
 def examples(*lengths: int) -> Examples:
-    """Sentence i is the token i + 1, as often as it is long."""
+    """Return examples in which sentence i repeats the token i + 1."""
     return Examples([[i + 1] * n for i, n in enumerate(lengths)], [i % 3 for i in range(len(lengths))], PAD)
 
 
@@ -41,7 +41,7 @@ def test_the_order_is_the_generators() -> None:
     random = seeded(3)
     first, second = data.order(8, random), data.order(8, random)
     assert first == data.order(8, seeded(3))
-    assert first != second  # another epoch, another order
+    assert first != second  # the order differs between epochs
     assert first != data.order(8, seeded(4))
     assert data.order(8) == data.order(8)
     state = torch.get_rng_state()
@@ -53,11 +53,11 @@ def test_batches_hold_sentences_of_like_length() -> None:
     lengths = torch.randint(1, 60, (8 * BUCKET,), generator=seeded(0)).tolist()
     for shuffle in (None, seeded(1)):
         order = examples(*lengths).order(8, shuffle)
-        # one bucket: sorted as a whole, so the spans of lengths of batches overlap at their ends only
+        # one bucket, sorted as a whole: the length ranges of batches overlap only at their ends
         spans = sorted((min(lengths[i] for i in batch), max(lengths[i] for i in batch)) for batch in order)
         assert all(high <= low for (_, high), (low, _) in pairwise(spans))
     unsorted = [[lengths[i] for i in batch] for batch in order]
-    assert unsorted != sorted(unsorted)  # but not run from short to long
+    assert unsorted != sorted(unsorted)  # but the batches are not ordered by length
 
 
 def test_several_buckets_are_sorted_each_for_itself() -> None:
@@ -77,7 +77,7 @@ def test_collate_pads_on_the_right() -> None:
     assert batch.labels.tolist() == [1, 0]
     assert batch.objective is loss
     assert len(batch) == 2
-    assert data.collate([0, 1]).input_ids.tolist() == [[5, 6], [7, PAD]]  # to its own longest
+    assert data.collate([0, 1]).input_ids.tolist() == [[5, 6], [7, PAD]]  # padded to the longest of the batch
 
 
 def test_rows_trims_padding() -> None:
@@ -105,7 +105,7 @@ def test_by_length_is_a_partition_that_loses_nothing(lengths: list[int]) -> None
             assert (part.input_ids[place] == i + 1).sum() == lengths[i] == part.attention_mask[place].sum()
 
 
-# ---- what the sentences come from --------------------------------------------------------------------
+# ---- encoding ----------------------------------------------------------------------------------------
 
 
 def split(labels: str) -> Split:

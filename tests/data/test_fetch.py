@@ -1,4 +1,4 @@
-"""A download is whole and checked, or it is one clear line and nothing on disk."""
+"""Downloads: complete and verified, or a one-line error and nothing on disk."""
 
 import hashlib
 import os
@@ -23,7 +23,7 @@ Asked = list[str]
 
 @contextmanager
 def serving(answer: Callable[[str], bytes | None], *, cut: int = 0) -> Iterator[tuple[str, Asked]]:
-    """A web server on localhost that may stop `cut` bytes short of what it promised."""
+    """Serve on localhost, optionally `cut` bytes short of the announced length."""
     asked: Asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -53,7 +53,7 @@ def serving(answer: Callable[[str], bytes | None], *, cut: int = 0) -> Iterator[
 
 
 def shared_file(path: str) -> bytes | None:
-    """The public address answered from the shared copy, as the real server would."""
+    """Answer requests to the public address from the shared copy."""
     for folder, source in SOURCES.values():
         if path.startswith(f"/{source}/"):
             file = DATA / folder / path.removeprefix(f"/{source}/")
@@ -104,7 +104,7 @@ def test_only_what_is_missing_or_wrong_is_asked_for(tmp_path: Path) -> None:
         fetch("annomi", tmp_path, base_url=url)
     assert len(asked) == 2
     assert second.read_bytes() == (DATA / second.relative_to(tmp_path)).read_bytes()
-    fetch("annomi", tmp_path, base_url=url)  # the server is gone: nothing is asked of it
+    fetch("annomi", tmp_path, base_url=url)  # the server is gone, but not needed
 
 
 def test_a_wrong_checksum_leaves_nothing(tmp_path: Path) -> None:
@@ -158,5 +158,5 @@ def test_an_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError) as error:
         fetch("hwu46", tmp_path)
     assert str(error.value) == (
-        "nothing to download for 'hwu46' (did you mean 'hwu64'?); there is hwu64, annomi, annomi-raw"
+        "nothing to download for 'hwu46' (did you mean 'hwu64'?); choose from hwu64, annomi, annomi-raw"
     )

@@ -1,4 +1,4 @@
-"""The streams spoken from Home Assistant's templates, on the installed package."""
+"""The streams generated from Home Assistant's templates, with the installed package."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_every_label_has_enough_sentences_in_every_part(build: Callable[[int], S
         for part, split in parts(task).items():
             counts = split.counts()
             assert set(counts) == set(task.labels)
-            # A few sentences may be lost because two labels share them.
+            # A few sentences are dropped because two labels share them.
             assert all(0.9 * SIZES[part] <= n <= SIZES[part] for n in counts.values())
 
 

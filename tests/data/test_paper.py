@@ -1,4 +1,4 @@
-"""The paper's streams hold the sentences its tables count, in its three orders."""
+"""The paper's streams: the sentence counts of its tables, and its three orders."""
 
 import json
 from collections import Counter
@@ -29,7 +29,7 @@ HWU64 = """
 10 negate 676/75/188, radio 397/44/110, currency 272/30/76, locations 184/21/51, querycontact 159/18/44
 11 praise 565/63/157, confirm 396/44/110, podcasts 272/30/76, hue_lightoff 177/20/49, likeness 147/16/41
 """
-# neutral/change/sustain of train, dev and test, and of the paper's own table: train with dev, and test
+# neutral/change/sustain of train, dev and test, then of the paper's table: train + dev, and test
 ANNOMI = {
     "Alcohol": ("411/203/69", "46/22/8", "115/56/19"),
     "Smoking": ("208/92/74", "24/10/8", "58/25/21"),
@@ -144,13 +144,13 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_folder_without_splits(tmp_path: Path) -> None:
     (tmp_path / "hwu64").mkdir()
-    with pytest.raises(HoldfastError, match=r"hwu64/Split0: not there; run `holdfast data get hwu64`"):
+    with pytest.raises(HoldfastError, match=r"hwu64/Split0: not found; run `holdfast data get hwu64`"):
         hwu64(tmp_path)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "annomi").mkdir()
-    with pytest.raises(HoldfastError, match=r"annomi/Alcohol/train.json: not there; run `holdfast data get"):
+    with pytest.raises(HoldfastError, match=r"annomi/Alcohol/train.json: not found; run `holdfast data get"):
         annomi(tmp_path)
 
 
@@ -191,7 +191,7 @@ def test_topics_go_to_the_first_domain_they_name(tmp_path: Path) -> None:
 
 
 def test_a_csv_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(HoldfastError, match=r"raw\.csv: not there; run `holdfast data get annomi-raw`"):
+    with pytest.raises(HoldfastError, match=r"raw\.csv: not found; run `holdfast data get annomi-raw`"):
         annomi_from_csv(tmp_path / "raw.csv")
 
 

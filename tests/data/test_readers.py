@@ -1,4 +1,4 @@
-"""Every format reads, every bad file is one line that says what, where and what to do."""
+"""Reading every format; a bad file gives a one-line error that says what, where and what to do."""
 
 import json
 import sys
@@ -66,8 +66,8 @@ def test_split_names_are_made_one(write: Write) -> None:
         ("plain", "x", "{}: cannot read suffixless files; use .csv, .tsv, .jsonl"),
         ("a.csv", "", "{}: the file is empty; it needs a header line and one row per sentence"),
         ("a.csv", "\n\n", "{}: the file is empty; it needs a header line and one row per sentence"),
-        ("a.csv", "text,label\n", "{}: no rows; it needs one row per sentence with text and label"),
-        ("a.jsonl", "", "{}: no rows; it needs one row per sentence with text and label"),
+        ("a.csv", "text,label\n", "{}: no rows; add one row per sentence, with text and label"),
+        ("a.jsonl", "", "{}: no rows; add one row per sentence, with text and label"),
         (
             "a.csv",
             "texts,label\nhi,x\n",
@@ -96,8 +96,8 @@ def test_split_names_are_made_one(write: Write) -> None:
             b"\xef\xbb\xbftext\xff,label\n",
             "{}, line 1: not UTF-8 at byte 7; save the file as UTF-8",
         ),
-        ("a.csv", "text,label\nh\0i,x\n", "{}, line 2: a NUL byte; save the file as plain UTF-8 text"),
-        ("a.jsonl", '{"text": "h\0i"}', "{}, line 1: a NUL byte; save the file as plain UTF-8 text"),
+        ("a.csv", "text,label\nh\0i,x\n", "{}, line 2: contains a NUL byte; save the file as UTF-8"),
+        ("a.jsonl", '{"text": "h\0i"}', "{}, line 1: contains a NUL byte; save the file as UTF-8"),
         (
             "a.csv",
             "text,label\nhi,x\n ,x\n",
@@ -126,7 +126,7 @@ def test_split_names_are_made_one(write: Write) -> None:
         (
             "a.jsonl",
             '{"text": ["hi"], "label": "x"}',
-            "{}, line 1: column 'text' is not a plain value; make it text",
+            "{}, line 1: column 'text' is not a plain value; use text",
         ),
         (
             "a.jsonl",
@@ -142,12 +142,12 @@ def test_split_names_are_made_one(write: Write) -> None:
         (
             "a.csv",
             "text,label\nhi,x\nhi, there,x\n",
-            "{}, line 3: 3 fields where the header has 2; quote a field that holds the delimiter",
+            "{}, line 3: 3 fields where the header has 2; quote fields that contain the delimiter",
         ),
         (
             "a.csv",
             "text,label\nhi\n",
-            "{}, line 2: 1 fields where the header has 2; quote a field that holds the delimiter",
+            "{}, line 2: 1 fields where the header has 2; quote fields that contain the delimiter",
         ),
         (
             "a.csv",
@@ -222,7 +222,7 @@ def test_a_label_never_trained_is_named(write: Write) -> None:
     with pytest.raises(HoldfastError) as error:
         stream_from_files(path)
     assert str(error.value) == (
-        f"{path}: label 'y' is in the 'test' rows but never in 'train'; add it to 'train'"
+        f"{path}: label 'y' is in the 'test' rows but not in 'train'; add it to 'train'"
     )
 
 
@@ -232,7 +232,7 @@ def test_a_label_too_rare_to_split_is_named(write: Write, count: int) -> None:
     with pytest.raises(HoldfastError) as error:
         stream_from_files(path)
     assert str(error.value) == (
-        f"{path}: label 'rare' has {count} of the 3 examples a split needs; add examples or delete the label"
+        f"{path}: label 'rare' has {count} examples, but a split needs 3; add examples or delete the label"
     )
 
 
@@ -266,7 +266,7 @@ def test_digest_names_the_bytes(write: Write, tmp_path: Path) -> None:
 
 
 class FakeDataset(list[dict[str, Any]]):
-    """What the reader uses of `datasets.Dataset`."""
+    """The parts of `datasets.Dataset` that the reader uses."""
 
     def __init__(self, rows: list[dict[str, Any]], names: list[str] | None = None, file: Path | None = None):
         super().__init__(rows)
@@ -279,7 +279,7 @@ class FakeDataset(list[dict[str, Any]]):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A `datasets` module whose hub holds what the test puts there."""
+    """Replace `datasets` by a module whose hub holds what the test puts there."""
     content: dict[str, Any] = {}
     monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=content.__getitem__))
     return content

@@ -1,4 +1,4 @@
-"""A stream is found by name or by path, its tasks put in the order asked for, and described as a table."""
+"""The registry: streams by name or path, the order of tasks, and the table that describes them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_further_numbers_are_fixed_shuffles_all_different(folder: Path) -> None:
     assert found[0] == ("attic", "garden", "kitchen")
     assert len(set(found)) == 6
     assert found[4] == tuple(names(load_stream(str(folder), order="5")))
-    with pytest.raises(HoldfastError, match="order 7: 3 tasks have 6 numbered orders"):
+    with pytest.raises(HoldfastError, match="order 7: 3 tasks have only 6 orders"):
         load_stream(str(folder), order="7")
 
 

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import DOMAIN_WORDS, KEYWORDS, sentences
 from helpers.command_line import call, environment, refused
 from helpers.everyday import rows_of, table
 from helpers.learners import STREAM, taught
+from helpers.toys import DOMAIN_WORDS, KEYWORDS, sentences
 
 from holdfast import Learner
 from holdfast.data.readers import Row
@@ -37,8 +37,8 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     mixed = table(here / "mixed.csv", rows_of(0)[:12] + rows_of(1))
     assert call("learn", "mine", mixed) == 0
     said = capsys.readouterr().out
-    assert "2 new labels and more of 2 known ones; 4 labels known" in said
-    assert re.search(r"of labels it knew: \d+\.\d before, \d+\.\d after", said)
+    assert "2 new labels and more examples of 2 known labels; 4 labels known" in said
+    assert re.search(r"of known labels: \d+\.\d before, \d+\.\d after", said)
     assert "generation 2" in said
     assert second
 
@@ -94,9 +94,9 @@ def test_oddities_are_counted_and_reported(here, one_layer, capsys):
     odd = table(here / "odd.csv", rows)
     assert call("learn", "mine", odd, "--model", one_layer, "--budget", "0") == 0
     said = capsys.readouterr().out
-    assert "3 rows repeat another one" in said
+    assert "3 rows repeat another row" in said
     assert "1 texts have more than one label" in said
-    assert "'Music ' and 'music' differ only by case or spaces" in said
+    assert "'Music ' and 'music' differ only in case or spaces" in said
     assert float(Learner.load("mine").model.head.past.counts.sum()) == len(rows)
 
 
@@ -127,10 +127,10 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, one_layer, tmp_path, cap
     more = table(tmp_path / "more.csv", rows_of(2))
     before = Store(mine).current
     for arguments, expected in (
-        (("--method", "la"), "was begun with --method auto"),
-        (("--model", one_layer), "was begun with --model"),
-        (("--set", "thr=0.5"), "can only be given to a new directory"),
-        (("--set", "nonsense=1"), "can only be given to a new directory"),
+        (("--method", "la"), "was created with --method auto"),
+        (("--model", one_layer), "was created with --model"),
+        (("--set", "thr=0.5"), "works only for a new directory"),
+        (("--set", "nonsense=1"), "works only for a new directory"),
     ):
         refused(capsys, expected, "learn", str(mine), more, *arguments)
     assert Store(mine).current == before
@@ -157,7 +157,7 @@ def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
         table(tmp_path / "b.csv", [*rows_of(0), ("", "x")]): r"line 26: column 'text' is empty",
         table(tmp_path / "c.csv", [*rows_of(0), ("x", "  ")]): r"line 26: column 'label' is empty",
         table(tmp_path / "d.csv", []): "no rows",
-        str(nul): "line 2: a NUL byte",
+        str(nul): "line 2: contains a NUL byte",
         str(latin): "UTF-8",
         str(empty): "empty",
         str(tmp_path / "none.csv"): "no such file",
@@ -173,7 +173,7 @@ def test_bad_files_are_one_line_and_change_nothing(mine, tmp_path, capsys):
 
 def test_a_trained_head_needs_two_labels_and_leaves_nothing(here, one_layer, capsys):
     one = table(here / "one.csv", [(text, "music") for text, _ in rows_of(0)])
-    refused(capsys, "one label, 'music'", "learn", "mine", one, "--method", "la", "--model", one_layer)
+    refused(capsys, "only the label 'music'", "learn", "mine", one, "--method", "la", "--model", one_layer)
     assert not Path("mine").exists()
 
 
@@ -266,7 +266,7 @@ def test_unknown_inputs_are_told(made, capsys):
 
 def test_a_trained_head_cannot_reject(here, one_layer, capsys):
     taught(one_layer, "seq", tasks=1).save("mine")
-    said = "this head has no distance to tell unknown inputs by; begin with slda or klda"
+    said = "this head cannot detect unknown inputs; use the method slda or klda"
     refused(capsys, said, "predict", "mine", "x", "--reject", "0.95")
 
 

@@ -65,7 +65,7 @@ def test_a_file_that_was_learnt_before_is_noted(mine, tmp_path, capsys):
     more = table(tmp_path / "more.csv", rows_of(2))
     for _ in range(2):
         assert call("learn", str(mine), more, "--budget", "0") == 0
-    assert capsys.readouterr().out.count("these very rows were learnt before (1 times)") == 1
+    assert capsys.readouterr().out.count("the same rows were learnt before (1 times)") == 1
 
 
 def test_texts_that_are_cut_are_noted(here, one_layer, capsys):
@@ -73,7 +73,7 @@ def test_texts_that_are_cut_are_noted(here, one_layer, capsys):
     source = table(here / "long.csv", rows)
     options = ("--model", one_layer, "--method", "slda")
     assert call("learn", "short", source, *options, "--set", "max_length=16") == 0
-    assert "of 1 texts only the first 16 tokens are read" in capsys.readouterr().out
+    assert "only the first 16 tokens of 1 texts are read" in capsys.readouterr().out
     assert Learner.load("short").settings.max_length == 16
     assert call("learn", "whole", source, *options) == 0
     assert "tokens are read" not in capsys.readouterr().out
@@ -97,7 +97,7 @@ def test_generations_without_their_pointer_are_not_wiped(mine, tmp_path, capsys)
     assert len([name for name in kept if name.startswith("generation")]) > 1
     numbers = sorted(int(name[-6:]) for name in kept if name.startswith("generation"))
     told = re.escape(json.dumps({"current": numbers[-1], "generations": numbers}))
-    refused(capsys, f"has lost its file CURRENT; write {told} into it", "learn", str(mine), more)
+    refused(capsys, f"has lost its file CURRENT; create it with the content {told}", "learn", str(mine), more)
     assert sorted(path.name for path in mine.iterdir()) == kept
 
 
@@ -125,7 +125,7 @@ def test_inspect(made, here, capsys):
     assert "2 lessons" in said
     assert all(label in said for label in Learner.load(made).classes_)
     assert "current" in said
-    assert "hold fast to nothing" in said
+    assert "no weights are protected" in said
 
 
 def test_inspect_shows_what_layers_hold_fast_to(here, tiny_bert, capsys):
@@ -144,7 +144,7 @@ def test_rollback_and_forget(mine, capsys):
     gone = Learner.load(mine).classes_[0]
     refused(capsys, "unknown label 'nobody'", "forget-label", str(mine), "nobody")
     assert call("forget-label", str(mine), gone) == 0
-    assert "forgotten; traces of it remain in what held-out sentences have set" in capsys.readouterr().out
+    assert "traces of it remain in settings chosen on held-out sentences" in capsys.readouterr().out
     assert gone not in Learner.load(mine).classes_
     assert call("rollback", str(mine), "1") == 0
     assert len(Learner.load(mine).classes_) == 2
@@ -176,7 +176,7 @@ def test_states_that_cannot_be_read_are_one_line(mine, tmp_path, capsys, monkeyp
 def test_a_directory_of_other_things_is_left_alone(here, one_layer, capsys):
     source = table(here / "a.csv", rows_of(0))
     Path("README.md").write_text("mine")
-    refused(capsys, r"holds other things, such as README\.md|such as a\.csv", "learn", ".", source)
+    refused(capsys, r"contains other files, such as README\.md|such as a\.csv", "learn", ".", source)
     assert Path("README.md").read_text() == "mine"
     refused(capsys, "cannot be read as a state: Not a directory", "learn", source, source)
     refused(capsys, "cannot be read as a state: Not a directory", "predict", source, "x")
@@ -201,7 +201,7 @@ def test_a_budget_is_for_auto_and_for_one_file(here, mine, one_layer, capsys):
     assert call("learn", str(mine), more, "--budget", "0") == 0
     assert Learner.load(mine).method.seconds == 60.0
     assert call("learn", "plain", more, "--model", one_layer, "--method", "slda") == 0
-    refused(capsys, "--budget is for auto", "learn", "plain", more, "--budget", "5")
+    refused(capsys, "--budget works only with auto", "learn", "plain", more, "--budget", "5")
 
 
 def test_a_field_called_keep_is_not_the_retention(here, one_layer):
@@ -216,8 +216,8 @@ def test_a_field_called_keep_is_not_the_retention(here, one_layer):
 def test_half_characters_and_broken_lines_are_one_line(made, here, capsys, monkeypatch):
     source = here / "half.jsonl"
     source.write_text('{"text": "\\ud83d", "label": "x"}\n')
-    refused(capsys, "line 1: column 'text' holds half a character", "learn", str(here / "new"), str(source))
-    refused(capsys, "text 1 holds half a character", "predict", str(made), "\ud83d")
+    refused(capsys, "line 1: column 'text' has an unpaired", "learn", str(here / "new"), str(source))
+    refused(capsys, "text 1 has an unpaired surrogate", "predict", str(made), "\ud83d")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"music0\n\xff\n"), encoding="utf-8"))
     refused(capsys, "not UTF-8", "predict", str(made), "-")
 

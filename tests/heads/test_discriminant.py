@@ -1,4 +1,4 @@
-"""Streaming discriminant analysis: numbers worked by hand, a slow obvious twin, and its exactness."""
+"""Streaming discriminant analysis: worked examples, a naive reference, and exactness."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def solved(head: SLDAHead) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def hand() -> Taught:
-    """a spreads along x, b along y: Σ = diag(8, 2) / (4 - 2) = diag(4, 1)."""
+    """Class a varies along x, class b along y: Σ = diag(8, 2) / (4 - 2) = diag(4, 1)."""
     return Taught(torch.tensor([[2.0, 0], [-2, 0], [0, 3], [0, 1]]), ["a", "a", "b", "b"])
 
 
-# ---- by hand ------------------------------------------------------------------------------------------
+# ---- worked examples ----------------------------------------------------------------------------------
 
 
 def test_the_covariance_is_the_spread_around_the_class_means():
@@ -70,7 +70,7 @@ def test_a_prior_from_counts_by_hand():
 
 
 def test_a_balanced_covariance_by_hand():
-    """a: mean of squares 4 along x; b: 1 along y, twice as often: the mean of both all the same."""
+    """The mean square of a is 4 along x, that of b 1 along y; b has twice the samples but the same weight."""
     b = torch.tensor([[0.0, 3], [0, 1]])
     data = Taught(torch.cat([hand().features, b]), [*hand().labels, "b", "b"])
     head = taught(SLDAHead(2, shrinkage=0.2, weighting="covariance"), data)
@@ -79,14 +79,14 @@ def test_a_balanced_covariance_by_hand():
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_no_spread_is_the_identity(n):
-    """One sentence per class says nothing about the spread: nearest mean."""
+    """With one sentence per class the spread is unknown: nearest mean."""
     data = Taught(torch.tensor([[1.0, 0.0], [0.0, 7.0]])[:n], ["a", "b"][:n])
     head = taught(SLDAHead(2), data)
     assert torch.equal(head.past.covariance(), torch.eye(2).double())
     assert head.predict(data.features) == data.labels
 
 
-# ---- a slow obvious twin ------------------------------------------------------------------------------
+# ---- naive reference ----------------------------------------------------------------------------------
 
 
 def blobs(seed: int = 0, classes: int = 4, n: int = 9, d: int = 5) -> Taught:
@@ -155,14 +155,14 @@ def test_two_states_add_up(order, cut):
 def test_forgetting_a_label_equals_never_having_learnt_it(order, gone):
     data = blobs()
     head = taught(fixed(), part(data, order[:20]), part(data, order[20:]))
-    assert head.forget(gone) == "", "nothing of it is left"
+    assert head.forget(gone) == "", "no trace of it is left"
     kept = [i for i, label in enumerate(data.labels) if label != gone]
     same(head, taught(fixed(), part(data, kept)))
     assert gone not in head.predict(data.features)
 
 
 def test_a_class_that_arrives_twice_far_apart_is_right():
-    """The term n b/(n+b) (m-μ)(m-μ)ᵀ between two batches of one class: public codes drop it."""
+    """Batches of one class need the term n b/(n+b) (m-μ)(m-μ)ᵀ, which public implementations drop."""
     early = Taught(torch.tensor([[0.0, 0], [2, 0]]), ["a", "a"])
     late = Taught(torch.tensor([[8.0, 0], [10, 0]]), ["a", "a"])
     head = taught(SLDAHead(2), early, late)
@@ -211,7 +211,7 @@ def test_taking_in_never_changes_what_was_handed_out():
     assert all(torch.equal(before[name], copies[name]) for name in copies)
 
 
-# ---- what is chosen -----------------------------------------------------------------------------------
+# ---- the choice of the shrinkage ----------------------------------------------------------------------
 
 
 def test_the_shrinkage_with_the_best_validation_score_is_chosen():
@@ -220,12 +220,12 @@ def test_the_shrinkage_with_the_best_validation_score_is_chosen():
     head.add(sorted(set(data.labels)))
     notes = absorb(head, data, valid, old=data)
     scores = {e: taught(SLDAHead(12, shrinkage=e, weighting="equal"), data).score(valid) for e in SHRINKAGES}
-    assert len(set(scores.values())) > 1, "it matters"
+    assert len(set(scores.values())) > 1, "the choice must have an effect"
     assert scores[notes["shrinkage"]] == max(scores.values())
 
 
 def test_sentences_left_out_in_turn_are_evidence_too():
-    """Where the trunk has not moved, training sentences tell as validation sentences do."""
+    """If the encoder is unchanged, training sentences count like validation sentences."""
     data = blobs(n=5, d=12)
     head = SLDAHead(12)
     head.add(sorted(set(data.labels)))
@@ -243,11 +243,11 @@ def test_sentences_left_out_in_turn_are_evidence_too():
     moved = SLDAHead(12)
     moved.add(sorted(set(data.labels)))
     absorb(moved, data, Taught(torch.zeros(0, 12), []), old=data)
-    assert not moved.evidence.any(), "an encoder that was trained on them says nothing by them"
+    assert not moved.evidence.any(), "sentences that the encoder was trained on are no evidence"
 
 
 def test_where_scores_tie_the_number_of_sentences_decides():
-    """Far apart, every shrinkage is right: few sentences want much of it, many little."""
+    """Any shrinkage separates distant classes, so the estimate from the number of sentences decides."""
     chosen = {}
     for n in (2, 2000):
         data = blobs(n=n, d=12)
@@ -255,24 +255,24 @@ def test_where_scores_tie_the_number_of_sentences_decides():
         head = SLDAHead(12, weighting="equal")
         head.add(sorted(set(data.labels)))
         chosen[n] = absorb(head, apart, apart)["shrinkage"]
-        assert head.evidence.unique().numel() == 1, "they tie"
+        assert head.evidence.unique().numel() == 1, "all scores must be equal"
     assert chosen[2] >= 0.3
-    assert chosen[2000] >= 0.3, "these spheres are shrunk to a sphere for free"
+    assert chosen[2000] >= 0.3, "the classes are spheres, so full shrinkage costs nothing"
 
 
 def test_oracle_shrinkage_by_hand():
-    """diag(4, 1, 1), n = 20: (1/3 · 18 + 36) / ((21 - 2/3) · (18 - 12)) = 42/122; few samples: all of it."""
+    """diag(4, 1, 1), n = 20: (1/3 · 18 + 36) / ((21 - 2/3) · (18 - 12)) = 42/122; with few samples 1."""
     covariance = torch.diag(torch.tensor([4.0, 1, 1])).double()
     assert oracle_shrinkage(covariance, 20) == pytest.approx(42 / 122)
     assert oracle_shrinkage(covariance, 1) == 1.0
-    assert oracle_shrinkage(torch.eye(3).double(), 50) == 1.0, "a sphere is its own shrinkage"
+    assert oracle_shrinkage(torch.eye(3).double(), 50) == 1.0, "full shrinkage leaves a sphere unchanged"
 
 
 def test_the_temperature_makes_validation_sentences_most_likely():
     data, valid = blobs(n=6, d=40), blobs(seed=0, n=12, d=40)
     head = SLDAHead(40)
     head.add(sorted(set(data.labels)))
-    assert head.temperature == 10.0, "nothing has told yet"
+    assert head.temperature == 10.0, "there is no evidence yet"
     absorb(head, data, valid)
     best = max(TEMPERATURES, key=lambda t: head.likelihood(valid, t))
     assert head.temperature == best
@@ -295,7 +295,7 @@ def test_two_right_answers_are_no_certainty():
 
 
 def test_few_sentences_do_not_overrule_many():
-    """Evidence adds up over tasks, weighted by validation sentences."""
+    """Evidence is summed over tasks, weighted by the number of validation sentences."""
     data, valid = blobs(n=3, d=12), blobs(n=30, d=12)
     head = SLDAHead(12, weighting="equal")
     head.add(sorted(set(data.labels)))
@@ -360,7 +360,7 @@ def test_the_threshold_keeps_what_validation_kept():
 
 def test_a_threshold_needs_validation_data_and_sense():
     head = taught(SLDAHead(5), blobs())
-    with pytest.raises(HoldfastError, match="no validation"):
+    with pytest.raises(HoldfastError, match="needs validation"):
         head.threshold(0.95)
     with pytest.raises(HoldfastError, match=r"between 0\.5 and 0\.99"):
         head.threshold(0.2)

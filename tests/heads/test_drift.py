@@ -1,4 +1,4 @@
-"""Where features go when the trunk moves: the ridge map, and sums that follow it."""
+"""Feature drift when the encoder changes: the ridge map, and sums transformed by it."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_sums_carried_along_are_the_sums_of_moved_features(scatter):
 
 
 def test_the_past_follows_the_trunk():
-    """All features turn by one rotation: old classes are where they went, seen by the new task alone."""
+    """If all features are rotated, the new task alone shows where the old classes are."""
     torch.manual_seed(0)
     centres = {"a": [5.0, 0, 0], "b": [0, 5.0, 0], "c": [0, 0, 5.0], "d": [-5.0, 1, 0], "e": [0, -5.0, 2]}
     data = {

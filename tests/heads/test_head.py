@@ -1,4 +1,4 @@
-"""The linear head: rows keyed by (seed, label), growth that leaves the rest alone."""
+"""The linear head: rows initialised by (seed, label), growth that keeps existing rows."""
 
 import math
 
@@ -93,6 +93,6 @@ def test_visible_rows() -> None:
     it.teach(["d", "b"])
     it.teach(["b"])
     assert it.seen == ["d", "b"]
-    assert it.visible_rows() == [1, 3]  # in the order of the head, not of teaching
+    assert it.visible_rows() == [1, 3]  # in the order of the head
     everything = head("a", "b", visible="all")
     assert everything.visible_rows() == [0, 1]

@@ -1,4 +1,4 @@
-"""Kernel discriminant analysis and RanPAC's ridge: against kernels and regressions written out."""
+"""Kernel discriminant analysis and RanPAC's ridge, compared with explicit kernels and regressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY = Taught(torch.zeros(0, 2), [])
 
 
 def rings(n: int = 60, seed: int = 0) -> Taught:
-    """One class around the other: no line parts them."""
+    """Return two concentric classes, which are not linearly separable."""
     draw = np.random.default_rng(seed)
     labels = ["in", "out"] * n
     angle = draw.uniform(0, 2 * np.pi, 2 * n)
@@ -76,7 +76,7 @@ def test_gamma_is_c_over_the_median_squared_distance():
 def test_the_best_width_of_the_first_task_stays_and_average_keeps_all():
     data, valid = rings(), rings(seed=2)
     best = learnt(KLDAHead(2, features=30, draws=2), data, valid)
-    assert len(best.members) == 2, "both draws of one width"
+    assert len(best.members) == 2, "both draws have the same width"
     every = learnt(KLDAHead(2, features=30, draws=2, combine="average"), data, valid)
     assert len(every.members) == 2 * len(WIDTHS)
     mean = torch.stack([m(every._standard(valid.features)).softmax(1) for m in every.members]).mean(0)
@@ -84,7 +84,7 @@ def test_the_best_width_of_the_first_task_stays_and_average_keeps_all():
 
 
 def test_widths_that_were_dropped_come_back_with_the_statistics():
-    """A trial that is put back has chosen nothing."""
+    """Restoring a trial's state undoes the choice of a width."""
     head = KLDAHead(2, features=30)
     head.add(["in", "out"])
     start = {name: value.clone() for name, value in head.statistics().items()}
@@ -140,6 +140,6 @@ def test_one_sentence_is_enough_to_begin():
 
 def test_ranpac_has_no_distance():
     head = learnt(RanPACHead(2, features=10), rings())
-    with pytest.raises(HoldfastError, match="no distance"):
+    with pytest.raises(HoldfastError, match="cannot detect"):
         head.threshold(0.95)
     assert learnt(KLDAHead(2, features=30), rings(), rings(seed=2)).threshold(0.95) > 0

@@ -1,4 +1,4 @@
-"""AdaBOP's gradients and second moments by hand, and learners to compare them with."""
+"""Naive gradients and second moments of AdaBOP, and learners to compare them with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from conftest import make_learner
+from helpers.learners import make_learner
 from torch import Tensor, nn
 
 from holdfast.data.tasks import Stream
@@ -25,7 +25,7 @@ def adabop_learner(
 
 
 def shaken(learner: Learner) -> Learner:
-    """Adapters that start near the identity would hide mistakes."""
+    """Perturb all weights: adapters near the identity would hide mistakes."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in P.trainable(learner.model).values():
@@ -34,14 +34,14 @@ def shaken(learner: Learner) -> Learner:
 
 
 def loss_by_hand(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
-    """The relaxed balanced softmax: the count of a current label, 1 for one of an earlier task."""
+    """Return the relaxed balanced softmax loss: a label's prior is its count, or 1 if it is old."""
     counts = learner._task.train.counts()
     prior = torch.tensor([float(counts.get(label, 1)) for label in learner.model.head.labels])
     return -(logits + prior.log()).log_softmax(1)[range(len(labels)), labels].mean()
 
 
 def gradients_by_hand(learner: Learner) -> Params:
-    """One sentence at a time, without dropout, where the weights are now."""
+    """Return the mean gradient at the current weights, sentence by sentence, without dropout."""
     weights = P.trainable(learner.model)
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
     learner.model.eval()
@@ -55,7 +55,7 @@ def gradients_by_hand(learner: Learner) -> Params:
 
 
 def moments_by_hand(model: nn.Module, batches: list[Any]) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Of single sentences: the mean of x xᵀ of every layer that trains, and how many x there were."""
+    """Return the mean of x xᵀ for every trained layer, and the number of its inputs x."""
     seen: dict[str, list[np.ndarray]] = {}
 
     def note(name: str) -> Any:

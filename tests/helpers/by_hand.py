@@ -1,11 +1,12 @@
-"""Trainings and importances worked out by hand, and learners to compare them with."""
+"""Naive trainings and importances, and learners to compare them with."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from conftest import make_learner, small
+from helpers.learners import make_learner
+from helpers.toys import small
 
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
@@ -18,7 +19,7 @@ def distance(left: P.Params, right: P.Params) -> float:
 
 
 def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
-    """A float64 learner without any dropout, at the start of the second task, with importances made up."""
+    """Return a float64 learner without dropout at the start of the second task, with made-up importances."""
     learner = make_learner(path, method, stream, small(epochs=1, **changes), fixed={"lr"})
     learner.model.double()
     learner.model.dropout.p = 0.0
@@ -38,7 +39,7 @@ def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
 def second_task(
     path: str, method: Any, stream: Any, settings: Any = None, fixed: set[str] = frozenset()
 ) -> Learner:
-    """A learner at the start of the second task, as if it had learnt the first."""
+    """Return a learner at the start of the second task, as if it had learnt the first."""
     learner = make_learner(path, method, stream, settings, fixed=fixed)
     learner.begin(stream.tasks[0])
     learner.tasks_seen = 1
@@ -47,7 +48,7 @@ def second_task(
 
 
 def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float = LR) -> P.Params:
-    """One epoch of AdamW by hand on task loss + (lam/2) Σ alpha (θ - θ0)²; leaves the model alone."""
+    """Return the weights after an epoch of AdamW on task loss + (lam/2) Σ alpha (θ - θ0)²."""
     model = learner.model
     theta = {name: weight.detach().clone() for name, weight in P.trainable(model).items()}
     anchor = {name: value.clone() for name, value in theta.items()}
@@ -61,7 +62,7 @@ def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float =
     for t, indices in enumerate(batches, start=1):
         batch = learner.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
-        model.eval()  # no dropout anyway
+        model.eval()  # there is no dropout anyway
         logits = P.predict(model, leaves, batch).logits.float()
         each = -logits.log_softmax(1)[range(len(batch)), batch.labels]
         weights = weight_of[batch.labels]
@@ -78,7 +79,7 @@ def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float =
 
 
 def naive_importance(learner: Learner, theta: P.Params) -> P.Params:
-    """The mean over single samples of |gradient of the squared norm of the logits|."""
+    """Return the mean over samples of |gradient of the squared norm of the logits|."""
     sums = P.zeros(theta)
     learner.model.eval()
     for i in range(len(learner.train)):
@@ -92,7 +93,7 @@ def naive_importance(learner: Learner, theta: P.Params) -> P.Params:
 def naive_alpha(
     past: P.Params, ahead: P.Params, lam: float, lam_max: float, down: float, m: float, **options: Any
 ) -> P.Params:
-    """Equations 4 and 5 entry by entry."""
+    """Compute equations 4 and 5 entry by entry."""
     strategy, tau_fixed, head = options.get("strategy"), options.get("tau"), options.get("modulate_head")
     found = {}
     for name, alpha in past.items():

@@ -1,4 +1,4 @@
-"""The command line, run in this process or as one of its own."""
+"""The command line, run in this process or in another."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 import sys
 
 import pytest
-from conftest import ROOT
+from helpers.paths import ROOT
 
 from holdfast.app import main as cli
 
 
 def call(*arguments: str) -> int:
-    """Run the command line in this process; gives its exit code."""
+    """Run the command line in this process and return its exit code."""
     old, sys.argv = sys.argv, ["holdfast", *arguments]
     try:
         cli.main()
@@ -25,7 +25,7 @@ def call(*arguments: str) -> int:
 
 
 def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str) -> None:
-    """One clear line on stderr, exit code 2."""
+    """Expect one line on stderr and exit code 2."""
     capsys.readouterr()
     assert call(*arguments) == 2
     lines = capsys.readouterr().err.strip().splitlines()
@@ -34,6 +34,6 @@ def refused(capsys: pytest.CaptureFixture[str], expected: str, *arguments: str) 
 
 
 def environment() -> dict[str, str]:
-    """The environment of a process that runs it."""
+    """Return the environment for a process that runs the command line."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}

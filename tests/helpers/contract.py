@@ -1,4 +1,4 @@
-"""Every method of the contract, taught once for all of its tests."""
+"""Runs of every method, shared by all tests of the contract."""
 
 from __future__ import annotations
 
@@ -9,25 +9,31 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import class_stream, domain_stream, make_learner, make_method, small, weights_of
+from helpers.learners import make_learner, make_method
+from helpers.toys import class_stream, domain_stream, small
+from helpers.weights import weights_of
 
 from holdfast.events import Progress
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
-# One method of each kind, trained by gradient and in closed form; the others run with the slow tests, so that
-# the quick ones stay quick.
-QUICK = {"la", "slda"}
-every_method = pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in METHODS],
-)
+
+def every_method_but(*left_out: str) -> pytest.MarkDecorator:
+    """Parametrise a test by method. One worker runs all tests of a method, which it trains once."""
+    names = [name for name in METHODS if name not in left_out]
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.xdist_group(f"contract-{name}")) for name in names]
+    )
+
+
+every_method = every_method_but()
 STREAMS = {"classes": class_stream, "domains": domain_stream}
+EPOCHS = {"classes": 2, "domains": 8}  # enough for SEQ to forget a domain
 
 
 class Diary(Progress):
-    """The loss terms of every training, epoch by epoch."""
+    """Progress that records the loss terms of every training by epoch."""
 
     def __init__(self) -> None:
         self.trainings: list[list[dict[str, float]]] = []
@@ -41,7 +47,7 @@ class Diary(Progress):
 
 @dataclasses.dataclass
 class Run:
-    """A method taught three tasks, with what it was after each of them."""
+    """A learner that was taught three tasks, with its state after each of them."""
 
     learner: Learner
     weights: list[dict[str, torch.Tensor]]
@@ -52,10 +58,10 @@ class Run:
 
 
 @functools.cache
-def taught(path: str, name: str, stream_name: str, epochs: int = 2) -> Run:
-    """Teach all three tasks, once for the whole suite; nobody may change what this gives."""
-    stream, diary = STREAMS[stream_name](), Diary()
-    learner = make_learner(path, make_method(name), stream, small(epochs=epochs), progress=diary)
+def taught(path: str, name: str, stream_name: str) -> Run:
+    """Teach all three tasks, once for the whole suite. The result must not be changed."""
+    stream, settings, diary = STREAMS[stream_name](), small(epochs=EPOCHS[stream_name]), Diary()
+    learner = make_learner(path, make_method(name), stream, settings, progress=diary)
     run = Run(learner, [], [], [], [], weights_of(learner))
     for task in stream:
         diary.trainings = []

@@ -1,4 +1,4 @@
-"""Distillation worked out by hand, in single losses and in whole trainings."""
+"""Naive distillation, as single losses and as whole trainings."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from conftest import class_stream, domain_stream
 from helpers.by_hand import LR
+from helpers.toys import class_stream, domain_stream
 from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
@@ -29,7 +29,7 @@ def row(*values: float) -> Tensor:
 
 
 def some(n: int) -> Tensor:
-    """Labels of n samples that count."""
+    """Return the labels of n real samples."""
     return torch.zeros(n, dtype=torch.long)
 
 
@@ -39,13 +39,13 @@ def softened(logits: Tensor, temperature: float) -> Tensor:
 
 
 def naive_kd(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
-    """-Σ q(z°) log q(z), the mean over the samples, term by term."""
+    """Return the mean over samples of -Σ q(z°) log q(z), term by term."""
     q, p = softened(teacher, temperature), softened(student, temperature)
     return -(q * p.log()).sum(1).mean()
 
 
 class Table(nn.Module):
-    """A model whose answer to anything is its one weight."""
+    """A model that outputs its only weight for any input."""
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Table(nn.Module):
 
 
 def question(label: int, outputs: int) -> Batch:
-    """One sample, scored by plain cross-entropy."""
+    """Return a batch of one sample with plain cross-entropy."""
     ones = torch.ones(1, 1, dtype=torch.long)
     return Batch(ones, ones, torch.tensor([label]), Objective(torch.zeros(outputs), torch.ones(outputs)))
 
@@ -65,13 +65,13 @@ def question(label: int, outputs: int) -> Batch:
 def losses_under(
     model: nn.Module, teachers: Mapping[str, Teacher], batch: Batch, temperature: float = 2.0
 ) -> dict[str, Tensor]:
-    """The terms of a batch's loss while this model trains under these teachers."""
+    """Return the loss terms of a batch in a training with these teachers."""
     learner: Any = SimpleNamespace(model=model, count=lambda phase, *, forward, backward: None)
     return distilling(LR, learner, teachers, temperature).losses(model, batch)
 
 
 def naive_task_loss(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
-    """Relaxed balanced softmax or class-weighted cross-entropy, from the counts."""
+    """Return the relaxed balanced softmax or class-weighted cross-entropy loss, from the counts."""
     counts, head = learner._task.train.counts(), learner.model.head
     if learner.scenario == "class-incremental":
         prior = torch.tensor([float(counts[name] or name in head.seen) for name in head.labels])
@@ -83,7 +83,7 @@ def naive_task_loss(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def naive_epoch(learner: Learner, *terms: Term, after: Hook | None = None) -> P.Params:
-    """One epoch of torch's AdamW on a copy of the model; `after` is called behind every step."""
+    """Train a copy of the model for one epoch with torch's AdamW; `after` is called after every step."""
     student = copy.deepcopy(learner.model).eval()  # no dropout anyway
     params = {name: weight for name, weight in student.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.AdamW(params.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
@@ -107,7 +107,7 @@ def naive_epoch(learner: Learner, *terms: Term, after: Hook | None = None) -> P.
 def teaching(
     learner: Learner, params: P.Params, rows: list[int], lam: float, temperature: float = 2.0
 ) -> Term:
-    """λ KD from a copy of the model with these weights, in eval mode."""
+    """Return the loss λ KD with a copy of the model with these weights as teacher."""
     teacher = copy.deepcopy(learner.model).eval()
     with torch.no_grad():
         for name, weight in teacher.named_parameters():

@@ -1,4 +1,4 @@
-"""Tables of toy sentences as a user has them, and a learner made of two of them."""
+"""Tables of toy sentences like a user's, and a learner trained on two of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows_of(task: int, part: str = "train") -> list[tuple[str, str]]:
 
 
 def learnt_twice(place: Path, model: str) -> Path:
-    """A learner of two lessons, in a directory."""
+    """Return the directory of a learner with two lessons."""
     for number in (0, 1):
         source = table(place / f"week{number}.csv", rows_of(number))
         assert call("learn", str(place / "mine"), source, "--model", model, "--threads", "1") == 0

@@ -1,19 +1,24 @@
-"""Ask the code for the numbers that tests/frozen/ holds fixed.
+"""Compute the numbers that tests/frozen/ fixes.
 
-This file follows the code when names and places change. The tests and the expected numbers do not.
+Change this file when the code is rearranged, but neither the tests nor the expected numbers.
 """
 
 from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+# As in tests/conftest.py, for tests/frozen/write.py.
+os.environ.setdefault("MKL_CBWR", "AVX2")
+
 import torch
-from conftest import class_stream, domain_stream, make_learner, make_method, save_tiny_bert, small
+from helpers.learners import make_learner, make_method
+from helpers.toys import class_stream, domain_stream, save_tiny_bert, small
 
 from holdfast import METHODS, Learner
 from holdfast.bench.spec import Spec
@@ -39,7 +44,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
 
 
 def spec_digests() -> dict[str, str]:
-    """The digest that today's code gives the spec of every classification record, by the record's place."""
+    """Return the spec digest of every classification record by the record's path."""
     found = {}
     for path in sorted(RESULTS.glob("*/*.json")):
         record = json.loads(path.read_text())
@@ -49,12 +54,12 @@ def spec_digests() -> dict[str, str]:
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers in a text, as they are printed; names of records and revisions left out."""
+    """Return the numbers in a text as printed, without names of records and revisions."""
     return NUMBER.findall(HEX.sub(" ", text))
 
 
 def report_of_small(scratch: Path) -> dict[str, list[list[str]]]:
-    """The numbers of every table of the report of results/small, row by row, by the table's file."""
+    """Return the numbers in each table of the report on results/small, row by row."""
     folder = scratch / "small"
     shutil.copytree(RESULTS / "small", folder, ignore=shutil.ignore_patterns(".trials", "tables", "report.*"))
     write_report(folder)
@@ -67,7 +72,7 @@ def _rows(path: Path) -> list[list[str]]:
 
 
 def report_of_lm(scratch: Path) -> list[list[str]]:
-    """The numbers of the report of results/lm, line by line."""
+    """Return the numbers in the report on results/lm, line by line."""
     folder = scratch / "lm"
     shutil.copytree(RESULTS / "lm", folder, ignore=shutil.ignore_patterns(".trials", "report.*"))
     write_study(folder)
@@ -88,9 +93,9 @@ def save_importance() -> None:
 
 
 def save_state(method: str) -> dict[str, Any]:
-    """Teach a learner two tasks and save it; return what it says about some texts."""
+    """Teach a learner two tasks, save it and return its predictions for some texts."""
     learner = Learner.create("model", method, settings=small(epochs=2), generations=1)
-    learner.origin.model = "model"  # relative to tests/frozen, wherever it is
+    learner.origin.model = "model"  # relative to tests/frozen
     for task in class_stream().tasks[:2]:
         learner.learn(task)
     learner.save(STATES / method)
@@ -105,18 +110,18 @@ def save_state(method: str) -> dict[str, Any]:
 
 
 def load_state(name: str) -> Learner:
-    """A learner from a saved directory; the working directory must be tests/frozen."""
+    """Load a saved learner. The working directory must contain its model."""
     return Learner.load(STATES / name)
 
 
 def load_importance() -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """The values and the card of the saved importance artefact."""
+    """Return the values and the card of the saved importance artefact."""
     found = Importance.load(IMPORTANCE)
     return found.values, vars(found.card)
 
 
 def taught(name: str, stream_name: str) -> dict[str, Any]:
-    """Two tiny tasks in float64: what was chosen, scores, and a few weights."""
+    """Learn two tiny tasks in float64; return choices, scores and a few weights."""
     stream = STREAMS[stream_name]()
     extra = {"seconds": 1e9} if name == "auto" else {}
     learner = make_learner(str(MODEL), make_method(name, **extra), stream, small(epochs=2))
@@ -143,6 +148,6 @@ def _plain(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _some(value: torch.Tensor) -> list[float]:
-    """The norm of a tensor and its first three numbers."""
+    """Return the norm and the first three numbers of a tensor."""
     flat = value.double().flatten()
     return [float(flat.norm()), *flat[:3].tolist()]

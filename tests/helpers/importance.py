@@ -1,4 +1,4 @@
-"""Small models whose importances are worked out by hand, and sentences of very different lengths."""
+"""Small models with known importances, and sentences of very different lengths."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import torch
-from conftest import FILLERS, KEYWORDS, TOPICS
 from helpers.tensors import F64, vector
+from helpers.toys import FILLERS, KEYWORDS, TOPICS
 from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
@@ -28,7 +28,7 @@ def long_and_short(seed: int = 0) -> Split:
 
 
 class Features(Classifier):
-    """A linear softmax over fixed features: token 0 says which."""
+    """A linear softmax over fixed features, selected by the first token."""
 
     def __init__(self, table: list[list[float]], weight: list[list[float]]) -> None:
         nn.Module.__init__(self)
@@ -54,7 +54,7 @@ def nothing(name: str, weight: Tensor) -> float:
 
 
 class Bowl(nn.Module):
-    """½ Σ a (θ - b)², and a weight the loss does not depend on."""
+    """The loss ½ Σ a (θ - b)², and a weight that the loss does not depend on."""
 
     def __init__(self, a: Tensor, b: Tensor, start: Tensor) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def worked_bowl(dtype: torch.dtype = F64) -> Bowl:
 
 
 def watched_descent(model: Bowl, estimator: Estimator, steps: int = 3, lr: float = 0.1) -> EndedTraining:
-    """Plain gradient descent under the estimator's eyes."""
+    """Run plain gradient descent observed by the estimator."""
     start, trace = snapshot(model), {}
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     estimator.observe(optimizer, trainable(model), trace, nothing)

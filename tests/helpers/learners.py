@@ -1,4 +1,4 @@
-"""Learners made by name and taught toy tasks; what a learner is at a moment; the trainings it makes."""
+"""Learners for toy tasks, snapshots of them, and a record of their trainings."""
 
 from __future__ import annotations
 
@@ -6,18 +6,48 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, class_stream, small, weights_of
+from helpers.toys import class_stream, small
+from helpers.weights import assert_same_bits, weights_of
 
+from holdfast.data.tasks import Stream
 from holdfast.learning.learner import Learner
+from holdfast.methods import METHODS
+from holdfast.methods.base import Method
+from holdfast.models import build_classifier
+from holdfast.settings import Settings
 
 STREAM = class_stream()
 TEXTS = [text for task in STREAM for text in task.test.texts]
 FAST = small(epochs=1)
 
 
+def _few_features(method: str) -> dict[str, int]:
+    return {"features": 48} if method in ("klda", "ranpac") else {}
+
+
+def make_method(name: str, **values: Any) -> Method:
+    """Return a method with few random features."""
+    return METHODS[name](**_few_features(name) | values)
+
+
+def make_learner(
+    model: str,
+    method: Method,
+    stream: Stream,
+    settings: Settings | None = None,
+    *,
+    fixed: set[str] = frozenset(),  # type: ignore[assignment]
+    seed: int = 0,
+    **rest: Any,
+) -> Learner:
+    settings = settings or small()
+    classifier = build_classifier(model, settings, seed=seed, labels=stream.labels, method=method)
+    scenario = method.curriculum(stream).scenario
+    return Learner(classifier, method, scenario, settings, seed=seed, fixed=frozenset(fixed), **rest)
+
+
 def create(tiny: str, method: str = "slda", **options: Any) -> Learner:
-    few = {"features": 48} if method in ("klda", "ranpac") else {}
-    return Learner.create(tiny, method, settings=FAST, **few | options)
+    return Learner.create(tiny, method, settings=FAST, **_few_features(method) | options)
 
 
 def taught(tiny: str, method: str = "slda", tasks: int = 2, **options: Any) -> Learner:
@@ -27,7 +57,7 @@ def taught(tiny: str, method: str = "slda", tasks: int = 2, **options: Any) -> L
     return learner
 
 
-# ---- what a learner is, and what it does ---------------------------------------------------------------
+# ---- snapshots and trainings ---------------------------------------------------------------------------
 
 
 def standing(learner: Learner) -> tuple[dict[str, torch.Tensor], Any, dict[str, Any]]:
@@ -50,7 +80,7 @@ def epochs(lesson: Any) -> int:
 
 
 def watched_trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every training from now on: the hyper-parameters it runs with, its epochs and batches."""
+    """Record the hyper-parameters, epochs and batches of every training from now on."""
     runs: list[dict[str, Any]] = []
     original = Learner._fit
 

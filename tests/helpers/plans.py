@@ -6,23 +6,23 @@ from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any
 
-from conftest import small
+from helpers.toys import small
 
 from holdfast.methods.search import Strongest, strongest
 
 
 class Result:
-    """A trial that shows its choice, score and weights, and fails a plan that looks at anything else."""
+    """A trial with choice, score and weights. A plan that reads anything else fails."""
 
     def __init__(self, choice: dict[str, Any], score: float) -> None:
         self.choice, self.score, self.params = choice, score, {}
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"a plan looked at {name!r}")
+        raise AssertionError(f"a plan read {name!r}")
 
 
 def drive(plan: Generator, score: Callable[[dict[str, Any]], float]) -> tuple[Any, list[Result]]:
-    """Train until the plan returns; gives its answer and every training."""
+    """Train until the plan returns; return its result and all trainings."""
     made: list[Result] = []
     answer = None
     while True:
@@ -50,7 +50,7 @@ def descend(
 
 
 def pupil(fixed: set[str] = frozenset(), scenario: str = "class-incremental", **changes: Any) -> Any:
-    """As much of a learner at a second task as a search looks at."""
+    """Return the parts of a learner at its second task that a search reads."""
     return SimpleNamespace(
         rates=lambda: (1e-2, 1e-3),
         tasks_seen=1,
@@ -61,5 +61,5 @@ def pupil(fixed: set[str] = frozenset(), scenario: str = "class-incremental", **
 
 
 def searched(method: Any, learner: Any, score: Callable[[dict[str, Any]], float]) -> tuple[Any, list[Any]]:
-    """What a method's plan decides, and every training it asks for."""
+    """Return the decision of a method's plan and all trainings it asks for."""
     return drive(method.plan(learner, None), score)

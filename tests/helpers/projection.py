@@ -1,4 +1,4 @@
-"""Second moments to project with, and what a projector keeps."""
+"""Second moments for projectors, and the dimension of a projector."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def kept(P: Tensor) -> int:
-    """The trace of an orthogonal projector is the dimension it projects on."""
+    """Return the dimension of an orthogonal projector's image, which is its trace."""
     return round(float(P.trace()))
 
 

@@ -1,4 +1,4 @@
-"""Trainings to protect: a bowl, steps by hand, the Trainer."""
+"""Trainings to protect: a quadratic loss, explicit steps, the Trainer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.lm.text import collate
 
 
 class Bowl(nn.Module):
-    """½ Σ h (θ - b)², a loss whose penalised optimum is known: h b / (h + λ a) with the anchor at 0."""
+    """The loss ½ Σ h (θ - b)². With the anchor at 0, its penalised optimum is h b / (h + λ a)."""
 
     def __init__(self, h: list[float], b: list[float]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The paper's table "Computation cost", method by method, and the phases of ours that it leaves out."""
+"""The paper's table "Computation cost" by method, and the phases that it leaves out."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Facts:
-    """What the formulas speak of."""
+    """The variables of the formulas."""
 
     b1: int
     b2: int
     E1: int
-    """Epochs of the first task's training (of joint training: of the only one)."""
+    """Epochs of the first training (the only one in joint training)."""
     E2: int
     E2_aux: int
     """Epochs of the second task's look-ahead, the auxiliary network of ANCL."""
     N: int
-    """Weight matrices that train."""
+    """Trained weight matrices."""
     C1: int
     """Labels known after the first task."""
     C2: int
@@ -44,19 +44,19 @@ def backwards(passes: int) -> Ways:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """A row of the table."""
 
     method: str
     paper: Callable[[Facts], int]
-    """The paper's formula, or the like of it for a method it does not have."""
+    """The paper's formula, or a similar one for a method that is not in the paper."""
     phases: Counts
-    """What we count, by phase, in the chosen trainings of both tasks."""
+    """The passes counted in the chosen trainings of both tasks, by phase."""
     extras: Counts = field(default=lambda f: {})
-    """By name, what of it the formula leaves out."""
+    """The part that the formula leaves out, by name."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Hyper-parameters: all of them fixed, so that the search is short."""
+    """Hyper-parameters, all fixed to keep the search short."""
     printed: bool = True
-    """Whether the class prints this formula; a variant of a method has none of its own."""
+    """Whether the class prints this formula. A variant of a method does not."""
 
     @property
     def published(self) -> bool:
@@ -68,7 +68,7 @@ def train(f: Facts) -> int:
 
 
 def followed(f: Facts) -> dict[str, Ways]:
-    """A trunk that moves under a closed-form head: features before and after, of both tasks."""
+    """Return the passes for the features of both tasks before and after the trunk moved."""
     return {name: forwards(f.b1 + f.b2) for name in ("features", "moved features")}
 
 

@@ -1,4 +1,4 @@
-"""Records as `run` would write them, with scores that are made up."""
+"""Records as `run` writes them, with made-up scores."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ F = list[list[float | None]]
 
 
 def matrix(first: float, second: float, third: float) -> F:
-    """Scores that end as given; every task began at .9."""
+    """Return scores that end as given; every task starts at .9."""
     return [[0.9, None, None], [0.8, 0.9, None], [first, second, third]]
 
 
 def joint(score: float) -> F:
-    """Scores of all tasks learnt at once."""
+    """Return scores of joint training."""
     return [[None] * 3, [None] * 3, [score] * 3]
 
 
 def record_of(spec: Spec, scores: F, **rest: Any) -> dict[str, Any]:
-    """A record with this score matrix."""
+    """Return a record with this score matrix."""
     tasks = TASKS[: len(scores)]
     lessons = ["all"] if scores[0][0] is None else tasks
     chosen = [{"task": task, "lr": 0.003, "score": 0.9, **rest.get("chosen", {})} for task in lessons]

@@ -1,4 +1,4 @@
-"""RP2F's robustness term, worked out by hand."""
+"""A naive version of RP2F's robustness term."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HEAD = "head.linear.weight"
 
 
 def naive_decorrelation(features: Tensor) -> Tensor:
-    """The mean over ordered pairs of samples of (Σ_d f̃_n f̃_m)²."""
+    """Return the mean over ordered pairs of samples of (Σ_d f̃_n f̃_m)²."""
     n, d = features.shape
     if n == 1:
         return features.new_zeros(())

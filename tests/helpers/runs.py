@@ -1,4 +1,4 @@
-"""Runs on toy files: their specs, what their records tell, and ways to cut them off."""
+"""Runs on toy files: specs, the reproducible part of records, and ways to interrupt a run."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def told(record: dict[str, Any]) -> dict[str, Any]:
 
 
 class Killed(BaseException):
-    """As abrupt as it gets inside one process."""
+    """Simulates a kill within the process."""
 
 
 class Killer(Progress):
-    """Ends the run at the n-th thing it says about itself."""
+    """Progress that ends the run at its n-th event."""
 
     def __init__(self, at: int) -> None:
         self.left = at

@@ -1,4 +1,4 @@
-"""Suites on toy files: their records, boards and engines that only look on, and who is at work."""
+"""Suites on toy files: their records, passive boards and engines, and running workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.bench.worker import Event, Job
 
 
 class Quiet(SuiteDisplay):
-    """Remembers what it would have shown."""
+    """A board that records what it would show."""
 
     def __init__(self, total: int, at_once: int) -> None:
         super().__init__(Console(file=io.StringIO(), width=200), total, at_once)
@@ -31,7 +31,7 @@ class Quiet(SuiteDisplay):
 
 
 class Scripted(Engine):
-    """Says what it is told to, and does nothing."""
+    """An engine that emits given events and does no work."""
 
     def __init__(self, *events: Event) -> None:
         self.events = events
@@ -60,10 +60,10 @@ def records(out: Path) -> dict[str, Any]:
 
 
 def workers_of(cache: Path) -> list[int]:
-    """Processes at work on runs whose node has this cache."""
+    """Return the worker processes of runs whose node has this cache."""
     found = []
     for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended meanwhile
+        with suppress(OSError):  # it has ended in the meantime
             at_work = b"holdfast.bench.worker" in (place / "cmdline").read_bytes()
             if at_work and f"HOLDFAST_CACHE={cache}\0".encode() in (place / "environ").read_bytes():
                 found.append(int(place.name))

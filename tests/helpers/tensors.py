@@ -1,4 +1,4 @@
-"""Short ways to write tensors of double precision."""
+"""Shorthands for float64 tensors."""
 
 from __future__ import annotations
 

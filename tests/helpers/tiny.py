@@ -1,4 +1,4 @@
-"""A tiny Llama with a tokenizer of whole words: whole fine-tunings in a second."""
+"""A tiny Llama with a word-level tokenizer; fine-tuning takes a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     words = {word: i for i, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
     inner = Tokenizer(WordLevel(words, unk_token="<unk>"))
     inner.pre_tokenizer = Whitespace()
-    # As SmolLM2 has it: the pad token is the end-of-text token.
+    # As in SmolLM2, the pad token is the end-of-text token.
     return PreTrainedTokenizerFast(
         tokenizer_object=inner, unk_token="<unk>", eos_token="</s>", pad_token="</s>"
     )
@@ -45,7 +45,7 @@ def llama(seed: int = 0, **changes: object) -> LlamaForCausalLM:
 
 
 def pairs(count: int, seed: int = 0, words: list[str] = WORDS) -> list[Pair]:
-    """Answers repeat the prompt's words, backwards."""
+    """Return pairs whose answers are the prompt's words in reverse order."""
     rng = random.Random(seed)
     found = []
     for _ in range(count):
@@ -59,7 +59,7 @@ def sequences(count: int, seed: int = 0) -> Sequences:
 
 
 def saved(path: Path) -> Path:
-    """The tiny model as a folder."""
+    """Save the tiny model and its tokenizer."""
     llama().save_pretrained(path)
     tokenizer().save_pretrained(path)
     return path

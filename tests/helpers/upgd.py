@@ -1,4 +1,4 @@
-"""UPGD by hand, and what its trainings measure."""
+"""A naive UPGD, and the curvatures measured in trainings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_learner, small
+from helpers.learners import make_learner
+from helpers.toys import small
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -27,12 +28,12 @@ def upgd(**values: Any) -> Any:
 
 
 def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
-    """A learner without any dropout at the start of the second task, with weights and utilities made up."""
+    """Return a learner without dropout at the second task, with made-up weights and utilities."""
     learner = make_learner(path, method, stream, small(**{"epochs": 1} | changes), fixed={"lr"})
     learner.model.dropout.p = 0.0
     learner.begin(stream.tasks[0])
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # adapters near the identity would have hardly any curvature
+    with torch.no_grad():  # adapters near the identity have hardly any curvature
         for weight in P.trainable(learner.model).values():
             weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
     for name, value in P.snapshot(learner.model).items():
@@ -44,7 +45,7 @@ def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
 
 
 def prepared(learner: Learner, task: Task) -> tuple[Training, P.Params]:
-    """The training of a task, and the curvature that its optimiser reads."""
+    """Return the training of a task and the curvature that its optimiser reads."""
     training = learner.method.prepare(learner, task)
     optimizer = training.make_optimizer(P.trainable(learner.model))
     assert isinstance(optimizer, UPGDOptimizer)
@@ -52,7 +53,7 @@ def prepared(learner: Learner, task: Task) -> tuple[Training, P.Params]:
 
 
 def watch_curvatures(monkeypatch: pytest.MonkeyPatch) -> list[P.Params]:
-    """The curvature at every step that is taken from now on."""
+    """Record the curvature at every step from now on."""
     measured: list[P.Params] = []
     step = UPGDOptimizer.step
 
@@ -65,7 +66,7 @@ def watch_curvatures(monkeypatch: pytest.MonkeyPatch) -> list[P.Params]:
 
 
 class Naive:
-    """The same training in double precision, without the library's optimiser, loss or double backward."""
+    """The same training in float64, without the library's optimiser, loss or double backward."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner, self.model, self.method = learner, learner.model, learner.method
@@ -87,7 +88,7 @@ class Naive:
         return dict(zip(theta, found, strict=True))
 
     def estimate(self, theta: P.Params, batch: Batch, signs: torch.Generator) -> P.Params:
-        """z ⊙ Hz of everything but the head, Hz by the difference of two gradients."""
+        """Return z ⊙ Hz of everything but the head, with Hz as a difference of two gradients."""
         z = {
             name: 2.0 * torch.randint(0, 2, value.shape, generator=signs) - 1
             for name, value in theta.items()
@@ -99,7 +100,7 @@ class Naive:
         return {name: z[name] * (up[name] - down[name]) / (2 * eps) for name in z}
 
     def of_head(self, theta: P.Params, batch: Batch) -> P.Params:
-        """Σ_n w_n (p - p²) a² / Σ_n w_n, sample by sample."""
+        """Return Σ_n w_n (p - p²) a² / Σ_n w_n, sample by sample."""
         output = P.predict(self.model, theta, batch.without_loss())
         weights = self.weight_of[batch.labels]
         weight, bias = torch.zeros_like(theta[HEAD]), torch.zeros_like(theta["head.linear.bias"])
@@ -111,7 +112,7 @@ class Naive:
         return {HEAD: weight, "head.linear.bias": bias}
 
     def train(self) -> tuple[P.Params, P.Params]:
-        """One epoch: the weights and utilities it ends with."""
+        """Train one epoch; return the final weights and utilities."""
         method, learner = self.method, self.learner
         self.model.double().eval()
         theta = {name: value.double() for name, value in learner.start.items()}
@@ -127,7 +128,7 @@ class Naive:
                 h = self.of_head(theta, batch)
                 if method.curvature == "hutchinson":
                     h |= self.estimate(theta, batch, signs)
-            t = 4 + number + 1  # made up: four steps came before
+            t = 4 + number + 1  # pretend that four steps came before
             lr = LR * (number + 1) / len(batches)
             for name, w in theta.items():
                 instant = -g[name] * w

@@ -1,4 +1,4 @@
-"""UPGD's optimiser over tensors of its own."""
+"""UPGD's optimiser on plain tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def logistic(x: float) -> float:
 
 
 class Run:
-    """An optimiser over tensors of its own, stepped with made-up gradients."""
+    """An optimiser on plain tensors, stepped with made-up gradients."""
 
     def __init__(self, curvature: dict[str, Tensor] | None = None, *, seed: int = 0, **rest: Any) -> None:
         starts = {name: rest.pop(name) for name in list(rest) if isinstance(rest[name], Tensor)}

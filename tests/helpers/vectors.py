@@ -1,4 +1,4 @@
-"""Sentence vectors made up for a head, without an encoder behind them."""
+"""Made-up sentence vectors for a head, without an encoder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.heads import ClosedFormHead, Taught
 
 @dataclass(frozen=True)
 class MadeUpVectors:
-    """The vectors of a task; `old` are the training vectors before the encoder moved, None if it did not."""
+    """The vectors of a task. `old` holds the training vectors from before the encoder changed, if it did."""
 
     train: Taught
     valid: Taught
@@ -21,7 +21,7 @@ class MadeUpVectors:
         return self.old is not None
 
     def before(self, part: Literal["train", "valid"]) -> Taught:
-        assert part == "train" or self.old is None, "nobody has said where validation sentences were"
+        assert part == "train" or self.old is None, "the old validation vectors are unknown"
         return self.old if part == "train" and self.old is not None else self.after(part)
 
     def after(self, part: Literal["train", "valid"]) -> Taught:
@@ -31,5 +31,5 @@ class MadeUpVectors:
 def absorb(
     head: ClosedFormHead, train: Taught, valid: Taught, *, old: Taught | None = None
 ) -> dict[str, float]:
-    """Let a head take a task in; what it notes."""
+    """Let a head absorb a task; return its notes."""
     return head.absorb(MadeUpVectors(train, valid, old))

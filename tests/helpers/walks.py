@@ -1,12 +1,12 @@
-"""Trainings by hand, step by step, and the importances that follow from their steps."""
+"""Naive trainings, step by step, and the importances computed from their steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import torch
-from conftest import domain_stream
 from helpers.by_hand import LR
+from helpers.toys import domain_stream
 
 from holdfast.data.tasks import Stream
 from holdfast.learning.learner import Learner
@@ -18,19 +18,19 @@ Step = dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # task gradie
 
 
 def few(n: int = 5) -> Stream:
-    """Few sentences; validation is on the same ones, so that a short training is kept."""
+    """Return few sentences, also used for validation so that a short training is kept."""
     stream = domain_stream({"train": n, "valid": 1, "test": 1})
     return replace(stream, tasks=tuple(replace(task, valid=task.train) for task in stream))
 
 
 def kept(lesson: Lesson) -> bool:
-    """Whether the chosen training got anywhere; if not, there is nothing to compare."""
+    """Return whether the chosen training improved the model; if not, there is nothing to compare."""
     return lesson.decision.trial.fit["best_epoch"] > 0
 
 
 @dataclass
 class Walk:
-    """A training by hand, step by step."""
+    """A naive training, step by step."""
 
     start: P.Params
     end: P.Params
@@ -38,7 +38,7 @@ class Walk:
 
 
 def naive_walk(learner: Learner, alpha: P.Params, lam: float) -> Walk:
-    """One epoch of AdamW on task loss + (lam/2) Σ alpha (θ - θ0)², noting the gradient of the task loss."""
+    """Run an epoch of AdamW on task loss + (lam/2) Σ alpha (θ - θ0)²; record the task gradient."""
     model = learner.model
     theta = P.snapshot(model)
     anchor, steps = P.snapshot(model), []
@@ -68,13 +68,13 @@ def naive_walk(learner: Learner, alpha: P.Params, lam: float) -> Walk:
 
 
 def naive_fisher(learner: Learner, theta: P.Params, labels: str) -> P.Params:
-    """The mean over single samples, and the mean over labels, of squared gradients of log p."""
+    """Return the squared gradients of log p, averaged over labels and samples."""
     model, data, sums = learner.model, learner.train, P.zeros(theta)
     model.eval()
     draw = torch.Generator().manual_seed(learner.task_seed)
     for indices in data.order(learner.settings.batch_size):
         batch = data.collate(indices)
-        assert len(batch.by_length()) == 1, "draws would be made in another order"
+        assert len(batch.by_length()) == 1, "sampled labels would be drawn in another order"
         p = P.predict(model, theta, batch).logits.softmax(1)
         drawn = torch.multinomial(p, 1, generator=draw)[:, 0].tolist()
         for row, i in enumerate(indices):
@@ -102,7 +102,7 @@ def naive_si(walk: Walk, damping: float = 0.1) -> P.Params:
 def naive_walked(
     walk: Walk, interval: int, fisher: P.Params | None = None, damping: float = 1e-3
 ) -> tuple[P.Params, P.Params]:
-    """RWalk's two parts."""
+    """Return the two parts of RWalk."""
     fishers, scores = {}, {}
     for name in walk.end:
         steps = [step[name] for step in walk.steps]
@@ -119,7 +119,7 @@ def naive_walked(
 
 
 def naive_sum(fisher: P.Params, score: P.Params) -> P.Params:
-    """Each part between its least and its largest entry anywhere, then added."""
+    """Return the sum of both parts, each scaled by its global minimum and maximum."""
     found = P.zeros(fisher)
     for part in (fisher, score):
         everything = torch.cat([value.flatten() for value in part.values()])
@@ -130,7 +130,7 @@ def naive_sum(fisher: P.Params, score: P.Params) -> P.Params:
 
 
 def assert_close(found: P.Params, expected: P.Params, share: float = 2e-3) -> None:
-    """Each tensor to within a share of its own largest entry."""
+    """Compare tensors with a tolerance relative to the largest entry of each."""
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         largest = float(value.abs().max())

@@ -1,4 +1,4 @@
-"""What a method prepares, trains with and measures, as it happens; and scores that a test makes up."""
+"""Record what a method prepares, trains with and measures; replace scores by given ones."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from holdfast.steps.proximal import Pull
 
 
 def acting(pulls: Mapping[str, Pull]) -> dict[str, Pull]:
-    """The pulls that have a strength and something to pull."""
+    """Return the pulls with a strength and weights to pull."""
     return {name: pull for name, pull in pulls.items() if pull.weights and pull.lam > 0}
 
 
 def prepared(method: Method, learner: Any, task: Any) -> tuple[Training, dict[str, Pull]]:
-    """The training that a method prepares, and the pulls it is made with."""
+    """Return the training that a method prepares, and its pulls."""
     with mock.patch.object(quadratic, "pulling", wraps=quadratic.pulling) as pulling:
         training = method.prepare(learner, task)
     return training, acting(pulling.call_args.args[2])
 
 
 def teachers_of(method: Method, learner: Any, task: Any) -> dict[str, Teacher]:
-    """The teachers of the training that a method prepares."""
+    """Return the teachers of the training that a method prepares."""
     module = ancl if isinstance(method, ancl.ANCLLWF) else lwf
     with mock.patch.object(module, "distilling", wraps=lwf.distilling) as distilling:
         method.prepare(learner, task)
@@ -44,7 +44,7 @@ def teachers_of(method: Method, learner: Any, task: Any) -> dict[str, Teacher]:
 
 @dataclass
 class Trained:
-    """A training that took place: the method as it was set, and what held the model to something."""
+    """A training that took place: the method's hyper-parameters, pulls and teachers."""
 
     method: Any
     training: Training
@@ -53,7 +53,7 @@ class Trained:
 
 
 def watch_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Trained]:
-    """Every training that takes place from now on, in order."""
+    """Record every training from now on, in order."""
     made: list[Trained] = []
     pulls: list[tuple[Training, dict[str, Pull]]] = []
     teachers: list[tuple[Training, dict[str, Teacher]]] = []
@@ -87,7 +87,7 @@ def watch_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Trained]:
 
 @dataclass
 class Measured:
-    """One measurement: the weights it was made at, what it found, and whether it was to be pooled."""
+    """A measurement of importance: the weights, the result, and whether it is to be pooled."""
 
     at: P.Params
     found: P.Params
@@ -95,7 +95,7 @@ class Measured:
 
 
 def watch_measures(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
-    """Every importance that is measured from now on, in order."""
+    """Record every measurement of importance from now on, in order."""
     made: list[Measured] = []
     measured, consolidate = quadratic.measured, quadratic.consolidate
     consolidating = False
@@ -121,7 +121,7 @@ def watch_measures(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
 
 
 def scripted(learner: Learner, score: Callable[[Choice], float]) -> Learner:
-    """Let real trainings have scores that are told by their hyper-parameters."""
+    """Replace the scores of real trainings by a function of their hyper-parameters."""
     real = learner.trial
 
     def trial(task: Any, choice: Choice) -> StoredTrial:

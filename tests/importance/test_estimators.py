@@ -1,4 +1,4 @@
-"""Estimators: the worked numbers of specs/importance_estimators.md, section 8, and naive loops over steps."""
+"""Estimators: worked examples of specs/importance_estimators.md, section 8, and naive loops over steps."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_drawn_label_is_the_expectation_on_average(worked):
     )
     assert len({tuple(draw.flatten().tolist()) for draw in draws}) > 20, "seeds differ"
     error = (draws.mean(0) - row(FISHERS["expected"])).abs()
-    # 3000 draws of each sample: the spread of the mean follows from that of the seeds.
+    # 3000 draws per sample: the standard error of the mean follows from the spread over seeds.
     assert (error < 4 * draws.std(0) / math.sqrt(len(draws))).all()
     assert (error < 0.05 * row(FISHERS["expected"])).all()
     assert ((draws.mean(0) - row(FISHERS["true"])).abs() > 0.3 * row(FISHERS["true"])).all()
@@ -87,9 +87,7 @@ def test_passes(worked):
     ] == [1, 1, 2]
     assert estimators.SIEstimator().passes(model) == RWalkEstimator().passes(model) == 0
     model.head.add(["2"])
-    assert estimators.FisherEstimator("expected").passes(model) == 2, (
-        "labels nobody has taught are not visited"
-    )
+    assert estimators.FisherEstimator("expected").passes(model) == 2, "untaught labels are skipped"
     model.head.teach(["2"])
     assert estimators.FisherEstimator("expected").passes(model) == 3
 
@@ -107,7 +105,7 @@ def test_si_worked_path():
 
 
 def test_a_way_up_the_hill_is_worth_nothing():
-    """ω < 0 is clamped: a negative importance would make the penalty reward distance."""
+    """A negative ω is clamped: the penalty would reward distance."""
     model = worked_bowl()
     start, trace = snapshot(model), {}
     for step in range(3):
@@ -126,7 +124,7 @@ def test_a_way_up_the_hill_is_worth_nothing():
 def test_rwalk_worked_path():
     estimator = RWalkEstimator(damping=1e-3, interval=1)
     over = watched_descent(worked_bowl(), estimator)
-    with torch.no_grad():  # leave the weight nobody trained out of the normalisation
+    with torch.no_grad():  # leave the untrained weight out of the normalisation
         over.model.idle.requires_grad_(False)
     fisher, score = estimator.parts(over.model, over.trace)
     assert torch.allclose(fisher["theta"], vector(2.54464, 0.67339), atol=1e-8)
@@ -139,7 +137,7 @@ def test_rwalk_worked_path():
 def naive_rwalk(
     steps: list[tuple[float, float, float]], interval: int, damping: float, fisher: float | None = None
 ) -> tuple[float, float]:
-    """F and s of one number from (gradient, before, after) of every step; the last interval may be short."""
+    """Return F and s of one entry from its (gradient, before, after) at every step."""
     score = 0.0
     if fisher is None:
         fisher = steps[0][0] ** 2
@@ -153,7 +151,7 @@ def naive_rwalk(
 
 
 def noisy_walk(steps: int, size: int = 4, seed: int = 0) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Gradients and a way that only partly follows them."""
+    """Return gradients and steps that only partly follow them."""
     generator = torch.Generator().manual_seed(seed)
     here, found = torch.zeros(size, dtype=F64), []
     for _ in range(steps):
@@ -180,13 +178,13 @@ def test_rwalk_interval_of_ten(steps, running):
         expected = naive_rwalk(entry, 10, 1e-3, float(past[i]) if running else None)
         assert (float(fisher["w"][i]), float(score["w"][i])) == pytest.approx(expected, rel=1e-10)
     assert any(float(value) > 0 for value in score["w"])
-    assert trace.keys() == noted.keys(), "looking closes no interval"
+    assert trace.keys() == noted.keys(), "reading the parts closes no interval"
     assert all(torch.equal(trace[key], noted[key]) for key in noted)
     assert ("path/w" in trace) == (steps % 10 != 0)
 
 
 def test_a_weight_that_joins_later_has_intervals_of_its_own():
-    """Two weights, of which one has a gradient only from the fourth step on."""
+    """One of two weights has a gradient only from the fourth step on."""
     estimator, walk, trace = RWalkEstimator(interval=5), noisy_walk(9), {}
     for number, (gradient, before, after) in enumerate(walk):
         estimator.step(trace, "early", gradient, before, after)
@@ -210,12 +208,12 @@ def test_the_parts_are_normalised_over_all_weights_together():
     assert torch.allclose(found["b"], torch.tensor([1.0 + 0.0]))
 
 
-# ---- what is watched: the task's gradient, the whole way ----------------------------------------------
+# ---- what is observed: the task's gradient and every step ---------------------------------------------
 
 
 @dataclass
 class Held:
-    """A bowl, and a method that holds it back some way from its anchors."""
+    """A quadratic loss, and a method that pulls its weight towards anchors."""
 
     model: Bowl
     method: Any
@@ -223,7 +221,7 @@ class Held:
     training: Training
 
     def train(self, steps: int = 5) -> Tensor:
-        """Train; the path that was noted for θ."""
+        """Train and return the path recorded for θ."""
         optimizer = self.training.make_optimizer(trainable(self.model))
         for _ in range(steps):
             optimizer.zero_grad()
@@ -252,14 +250,14 @@ def regularised(
 
 
 class Blind(SIEstimator):
-    """Does not hear what regularisers have added to a gradient."""
+    """SI that ignores what regularisers add to a gradient."""
 
     def observe(self, optimizer: Any, params: Any, trace: Any, extra: Any) -> None:
         super().observe(optimizer, params, trace, nothing)
 
 
 def naive_path(held: Held, steps: int = 5) -> Tensor:
-    """-Σ g Δθ with g from a backward pass of the task loss alone; the steps are torch's own AdamW."""
+    """Return -Σ g Δθ with g from the task loss alone and the steps of torch's AdamW."""
     model, method = held.model, held.method
     theta = model.theta.detach().clone().requires_grad_()
     optimizer = torch.optim.AdamW([theta], lr=method.lr, weight_decay=0.0)
@@ -296,7 +294,7 @@ def test_a_penalty_in_the_loss_is_taken_out_of_the_gradient(pulls):
     assert torch.allclose(held.train(), expected, rtol=1e-10, atol=1e-14)
     unaware = regularised("loss", 3.0, pulls, estimator=Blind())
     found = unaware.train()
-    assert torch.equal(unaware.model.theta, held.model.theta), "watching changes no step"
+    assert torch.equal(unaware.model.theta, held.model.theta), "observing changes no step"
     assert not torch.allclose(found[[0, 2]], expected[[0, 2]], rtol=1e-2)
 
 
@@ -305,7 +303,7 @@ def test_a_proximal_pull_is_part_of_the_way():
     expected = naive_path(held)
     assert torch.allclose(held.train(), expected, rtol=1e-9, atol=1e-14)
     free = regularised("proximal", 0.0).train()
-    assert (free[[0, 2]].abs() > 1.05 * expected[[0, 2]].abs()).all(), "it must show"
+    assert (free[[0, 2]].abs() > 1.05 * expected[[0, 2]].abs()).all(), "the pull must have an effect"
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])

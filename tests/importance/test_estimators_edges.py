@@ -1,4 +1,4 @@
-"""Estimators at their edges: precision, nothing that mattered, and what holds for any path."""
+"""Edge cases of estimators: precision, zero importance, and properties of any path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_half_precision_weights_have_a_single_precision_trace(estimator):
 
 
 def test_small_steps_of_a_half_precision_weight_add_up():
-    """1 + 2⁻⁸ is not a bfloat16: a sum kept in that precision would stand still."""
+    """1 + 2⁻⁸ is not a bfloat16: a sum in that precision would not change."""
     trace: Params = {}
     for _ in range(1000):
         estimators.SIEstimator().step(
@@ -61,7 +61,7 @@ def test_double_precision_weights_have_a_double_precision_trace():
     assert watched_descent(worked_bowl(), estimators.SIEstimator()).trace["path/theta"].dtype == F64
 
 
-# ---- nothing mattered ---------------------------------------------------------------------------------
+# ---- zero importance ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_fisher_is_exactly_zero_where_the_features_are():
 @pytest.mark.parametrize("name", ["si", "rwalk"])
 @pytest.mark.parametrize("text", ["0", "-0.1"])
 def test_damping_is_above_zero(name, text):
-    """0/0 where nothing moved, or a negative importance: a user hears of it before anything is trained."""
+    """Other values give 0/0 or a negative importance. The error comes before any training."""
     assert parse(METHODS[name], "damping", "1e-3") == 1e-3
     with pytest.raises(HoldfastError, match="damping"):
         parse(METHODS[name], "damping", text)
@@ -107,7 +107,7 @@ walks = st.integers(1, 4).flatmap(
 
 
 def walked(estimator: estimators.Observer, steps: list[list[tuple[float, float]]]) -> EndedTraining:
-    """Go from 0 through these places, with these gradients; one weight never has any."""
+    """Return a training along a path from 0 with these gradients; one weight has none."""
     here, trace = torch.zeros(len(steps[0])), {}
     for step in steps:
         gradient, there = torch.tensor(step).T.clone()
@@ -165,12 +165,12 @@ def test_normalised_lies_between_0_and_1(values):
 
 @pytest.mark.parametrize("largest", [1e-20, 1e-30, 1e-38, 1e-40, 1e-44])
 def test_normalised_of_tiny_numbers(largest):
-    """A Fisher of 1e-40 is what gradients of 1e-20 give: those of a task that is learnt already."""
+    """Gradients of 1e-20, as in a task that is already learnt, give a Fisher of 1e-40."""
     between_0_and_1([[0.0, largest / 2], [largest]], torch.float32)
 
 
 def test_rwalk_of_a_task_that_is_learnt_already():
-    """Gradients of 1e-20 in single precision: their squares are no normal numbers any more."""
+    """The squares of gradients of 1e-20 are subnormal in single precision."""
     model = Bowl(*(vector(*values, dtype=torch.float32) for values in ((1e-20, 2e-20), (1, -1), (0, 0))))
     estimator = RWalkEstimator(interval=2)
     for value in estimator.finish(watched_descent(model, estimator, steps=5)).values():

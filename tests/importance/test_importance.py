@@ -1,4 +1,4 @@
-"""Importance: hooks against a loop over single samples, worked numbers, and what it must not depend on."""
+"""Importance: hooks compared with a loop over samples, worked examples, and invariances."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 import pytest
 import torch
-from conftest import TOPICS, small
 from helpers.importance import Features, long_and_short, row
+from helpers.toys import TOPICS, small
 from torch import Tensor, nn
 
 from holdfast import importance
@@ -22,7 +22,7 @@ def classifier(path: str, **changes: object) -> Classifier:
     model.head.add(TOPICS[:3])
     model.head.teach(TOPICS[:3])
     torch.manual_seed(3)
-    with torch.no_grad():  # adapters that start near the identity would hide mistakes
+    with torch.no_grad():  # adapters near the identity would hide mistakes
         for weight in trainable(model).values():
             weight.add_(0.3 * torch.randn_like(weight))
     return model.double().eval()
@@ -82,7 +82,7 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], share: f
 def test_one_backward_pass_gives_what_single_samples_give(model, data, estimator, batch_size):
     fast, score, magnitude = ESTIMATORS[estimator]
     expected = one_by_one(model, data, score, magnitude)
-    assert all(float(value.max()) > 0 for value in expected.values()), "the oracle must not be trivial"
+    assert all(float(value.max()) > 0 for value in expected.values()), "the reference must not be trivial"
     assert_close(fast(model, data, batch_size=batch_size), expected)
 
 
@@ -149,7 +149,7 @@ def test_leaves_the_model_as_it_was(model, data, training, convention):
 
 
 class Scale(nn.Module):
-    """Trainable, but neither a Linear nor a LayerNorm."""
+    """A trainable module that is neither a Linear nor a LayerNorm."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -174,7 +174,7 @@ def test_fallback_for_other_modules_and_tied_weights(model, data, estimator):
 
 def test_a_layer_called_twice_adds_up_before_the_absolute_value(model, data):
     twice = model.encoder.encoder.layer[0].output.dropout
-    twice.again = twice.adapter  # a Sequential now runs the same adapter two times
+    twice.again = twice.adapter  # the Sequential runs the same adapter twice
     assert_close(importance.mas(model, data), one_by_one(model, data, squared_norm, torch.abs))
 
 

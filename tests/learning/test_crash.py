@@ -1,4 +1,4 @@
-"""A hundred kills in the middle of `learn`: the last committed generation always answers."""
+"""A hundred kills during `learn`: the last committed generation stays usable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.storage import files
 from holdfast.storage.generations import Store
 
 KILLS, AT_LEAST_WITHIN = 100, 60
-SLOW = 0.02  # seconds before and after each step that touches the disk
+SLOW = 0.02  # seconds before and after each disk operation
 
 
 def slowly(original):
@@ -33,7 +33,7 @@ def slowly(original):
 
 
 def learning(mine: Path, source: str, announce: int) -> None:
-    """A child's work: learn with a commit that takes its time, and say when the commit begins."""
+    """Learn with a slow commit, and announce its start. Runs in the child."""
     commit = Store.commit
 
     def announced(self, *args):
@@ -46,7 +46,7 @@ def learning(mine: Path, source: str, announce: int) -> None:
 
 
 def child(mine: Path, source: str) -> tuple[int, int]:
-    """Fork: everything is imported already, so that the time goes into learning."""
+    """Fork, so that no time is spent on imports."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -73,7 +73,7 @@ def test_a_hundred_kills(one_layer, tmp_path):
     answers = {1: Learner.load(mine).predict(asked)}
 
     def finish() -> tuple[float, float]:
-        """Let a rerun come to its end; how long it took to its commit, and the commit to its end."""
+        """Let a rerun finish; return the seconds before its commit and of the commit."""
         began = time.monotonic()
         pid, announcement = child(mine, source)
         assert os.read(announcement, 1) == b"!"
@@ -82,7 +82,7 @@ def test_a_hundred_kills(one_layer, tmp_path):
         os.close(announcement)
         number = Store(mine).current
         assert number is not None
-        assert number == max(answers) + 1, "a rerun goes on from the last committed generation"
+        assert number == max(answers) + 1, "a rerun continues from the last committed generation"
         answers[number] = Learner.load(mine).predict(asked)
         return middle - began, time.monotonic() - middle
 
@@ -105,7 +105,7 @@ def test_a_hundred_kills(one_layer, tmp_path):
         assert now in (start, start + 1)
         within += into_the_commit and now == start
         learner = Learner.load(mine)
-        if now not in answers:  # the pointer was swapped in time: a whole lesson more
+        if now not in answers:  # the pointer was replaced before the kill: one lesson more
             answers[now] = learner.predict(asked)
             assert learner.tasks_seen == now
         assert learner.predict(asked) == answers[now]
@@ -115,6 +115,4 @@ def test_a_hundred_kills(one_layer, tmp_path):
     finish()
     left = {path.name for path in mine.iterdir()}
     generations = {f"generation-{n:06d}" for n in Store(mine).generations}
-    assert left == generations | {"CURRENT", "README.md", ".lock"}, (
-        "the next commit clears away what was left"
-    )
+    assert left == generations | {"CURRENT", "README.md", ".lock"}, "the next commit removes leftovers"

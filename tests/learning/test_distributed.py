@@ -1,8 +1,8 @@
-"""Two processes give the numbers of one: the real launcher, on gloo.
+"""Two processes give the same numbers as one, with the real launcher and gloo.
 
-`accelerate launch --cpu --num_processes 2` starts a single process unless MPI does the starting (accelerate
-1.15 hands it to its simple launcher); with `--multi_gpu` it goes through torchrun, and `Accelerator(cpu=
-True)` or ACCELERATE_USE_CPU then makes it gloo. The script asserts how many processes there are.
+`accelerate launch --cpu --num_processes 2` starts a single process unless MPI is used (accelerate 1.15
+passes it to its simple launcher). With `--multi_gpu` it uses torchrun, and `Accelerator(cpu=True)` or
+ACCELERATE_USE_CPU then selects gloo. The script asserts the number of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TESTS
+from helpers.paths import ROOT, TESTS
 from safetensors.torch import load_file
 
 from holdfast.methods import METHODS
@@ -29,7 +29,7 @@ import torch
 torch.set_num_threads(1)
 from accelerate import Accelerator
 from safetensors.torch import save_file
-from conftest import class_stream, domain_stream, small
+from helpers.toys import class_stream, domain_stream, small
 from holdfast import distributed
 from holdfast import importance
 from holdfast.maths import params as P
@@ -57,7 +57,7 @@ for name, stream, size in cases:
     order = sorted(range(24), key=lambda i: task.train.labels[i])  # so that the classes differ in size
     kept = order[:size]
     task = replace(task, train=Split.of([(task.train.texts[i], task.train.labels[i]) for i in kept]))
-    if variant == "uneven valid":  # 12 in a batch of 16 and then one more: a process without a sample
+    if variant == "uneven valid":  # 17 in batches of 16: one process has no sample in the last batch
         task = replace(task, valid=Split(task.valid.texts * 2, task.valid.labels * 2))
         task = replace(task, valid=Split(task.valid.texts[:17], task.valid.labels[:17]))
     model = build_classifier({model!r}, small())
@@ -105,7 +105,8 @@ import sys
 sys.path[:0] = [{root!r}, {tests!r}]
 import torch
 torch.set_num_threads(1)
-from conftest import class_stream, make_learner, small
+from helpers.learners import make_learner
+from helpers.toys import class_stream, small
 from holdfast import distributed
 from holdfast.methods import METHODS
 strengths = dict(lam=1.0, lam_a=0.1, lam_s=0.1, lam_l=0.3, eps=0.002, down=0.5, up=0.5)
@@ -128,7 +129,7 @@ for name in METHODS:
             assert torch.equal(other[key], value), f"{{name}}: processes disagree about {{key}}"
     learner.accelerator.print("learnt", name)
 assert distributed.processes() == 2
-learner.accelerator.end_training()  # a process that leaves gloo open may abort at its end
+learner.accelerator.end_training()  # a process may abort at exit if gloo is still open
 """
 
 
@@ -151,7 +152,7 @@ def launch(
         try:
             out, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)  # processes that wait for each other
+            os.killpg(process.pid, signal.SIGKILL)  # the processes may be waiting for each other
             out, errors = process.communicate()
     return subprocess.CompletedProcess(command, process.returncode, out, errors)
 
@@ -178,7 +179,7 @@ def test_two_processes_give_the_numbers_of_one(tiny_bert_dry, tmp_path, variant)
         error = float((two[key] - expected).abs().max())
         if key.endswith("history"):
             assert error <= 1e-4, key
-            assert not torch.equal(expected[0], expected[-1]), "something was learnt"
+            assert not torch.equal(expected[0], expected[-1]), "the weights must change"
         else:
             assert error <= 1e-6 * float(expected.abs().max()), key
 

@@ -1,4 +1,4 @@
-"""Whole learners that are exact: any order, merged, interrupted, a label taken out."""
+"""Exactness of learners: any order of data, merging, interruption, forgetting a label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def same_head(left: Learner, right: Learner) -> None:
     assert sorted(mine.labels) == sorted(other.labels)
     order = [other.labels.index(label) for label in mine.labels]
     for a, b in zip(mine.solve(mine.chosen), other.solve(other.chosen), strict=True):
-        # One part in a million: a sentence's vector itself depends that much on its neighbours in a batch.
+        # 1e-6: a sentence's vector depends that much on the other sentences of its batch.
         assert torch.allclose(a, b[order], rtol=0, atol=1e-6 * float(a.abs().max()))
 
 
@@ -53,7 +53,7 @@ def test_two_states_merged_are_one(one_layer, tmp_path):
 
 
 def test_an_empty_learner_takes_over_what_it_merges(one_layer):
-    """What was chosen and calibrated too."""
+    """Including choices and calibration."""
     learner, empty = taught(one_layer), create(one_layer)
     empty.merge(learner)
     assert empty.model.head.chosen == learner.model.head.chosen
@@ -61,7 +61,7 @@ def test_an_empty_learner_takes_over_what_it_merges(one_layer):
 
 
 def test_a_trunk_may_move_after_a_merge(one_layer):
-    """Nothing was measured for what was merged: the sentences at hand stand in for it."""
+    """The merged tasks have no importance: it is measured on the current sentences instead."""
     learner, task = create(one_layer, "la+slda"), STREAM.tasks[2]
     learner.merge(taught(one_layer))
     learner.begin(task)
@@ -89,7 +89,7 @@ def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, m
         learner.learn([text for text, _ in pairs], [label for _, label in pairs])
         clean.learn([text for text, _ in kept], [label for _, label in kept])
     learner.save(tmp_path)
-    traces = "what held-out sentences have set (temperature, distances of --reject)"
+    traces = "settings chosen on held-out sentences (temperature, distances of --reject)"
     assert forget_label(tmp_path, gone) == (2, traces)
     other = Learner.load(tmp_path)
     same_head(other, clean)
@@ -116,12 +116,12 @@ def test_elsewhere_forgetting_says_what_keeps_traces(one_layer, tmp_path, method
     assert gone not in other.classes_
     assert set(other.predict(TEXTS)) <= set(other.classes_)
     task = STREAM.tasks[2]
-    other.learn(task.train.texts, task.train.labels)  # and it goes on learning
+    other.learn(task.train.texts, task.train.labels)  # it can still learn
     assert len(other.classes_) == 5
 
 
 def test_an_interrupted_lesson_leaves_nothing_to_the_next(one_layer, monkeypatch):
-    """In a notebook: Ctrl-C in one task, then another task, or a label forgotten."""
+    """In a notebook: Ctrl-C in a task, followed by another task or by forgetting a label."""
     first, second = STREAM.tasks[:2]
     learner, plain = create(one_layer), create(one_layer)
     with monkeypatch.context() as patch:

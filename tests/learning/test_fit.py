@@ -1,4 +1,4 @@
-"""The one training loop: early stopping, best weights, warm-up, determinism."""
+"""The training loop: early stopping, best weights, warm-up, determinism."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import assert_same_bits, class_stream, make_learner, small
+from helpers.learners import make_learner
+from helpers.toys import class_stream, small
+from helpers.weights import assert_same_bits
 
 import holdfast.learning.fit as fit_module
 from holdfast.data.batches import Examples
@@ -62,7 +64,7 @@ def world(tiny_bert: str) -> World:
 
 
 def counting(lr: float = 1e-3, **rest: Any) -> Training:
-    """A training that counts its steps in the state it carries."""
+    """Return a training that counts its steps in its carried state."""
     steps = torch.zeros(())
 
     def forward(model, batch):
@@ -77,7 +79,7 @@ def steps_of(carried: dict[str, P.Params]) -> int:
 
 
 def script(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[P.Params]:
-    """Make these the validation losses of epochs 0, 1, ...; gives the weights that were judged."""
+    """Set the validation losses of epochs 0, 1, ...; return the list of weights evaluated."""
     judged: list[P.Params] = []
 
     def scripted(model: Classifier, params: P.Params, valid: Examples, batch_size: int) -> float:
@@ -115,10 +117,15 @@ def test_a_ruinous_rate_gives_the_start_back(world):
 @pytest.mark.parametrize(
     ("losses", "patience", "epochs", "best"),
     [
-        ([1.0, 1.0, 1.0, 1.0, 1.0], 2, 2, 0),  # a tie is neither a new best nor a gain
-        ([1.0, 0.999, 0.9985, 0.9, 0.9], 2, 2, 2),  # gains too small for patience, yet the best weights
-        ([1.0, 0.999, 0.9975, 0.997, 0.9969], 2, 4, 4),  # small gains add up against the last reset
-        ([1.0, 0.5, 0.6, 0.4, 0.6, 0.6, 0.1], 2, 5, 3),  # patience is full again after a gain
+        ([1.0, 1.0, 1.0, 1.0, 1.0], 2, 2, 0),  # a tie is neither a new best nor an improvement
+        (
+            [1.0, 0.999, 0.9985, 0.9, 0.9],
+            2,
+            2,
+            2,
+        ),  # improvements too small for patience, but the best weights
+        ([1.0, 0.999, 0.9975, 0.997, 0.9969], 2, 4, 4),  # small improvements add up since the last reset
+        ([1.0, 0.5, 0.6, 0.4, 0.6, 0.6, 0.1], 2, 5, 3),  # an improvement resets patience
         ([1.0, 1.1, 0.9, 1.1, 1.1, 0.1], 2, 4, 2),
         ([1.0, 0.9, 0.8, 0.7], 1, 3, 3),
         ([1.0, 1.1, 0.2], 1, 1, 0),
@@ -209,7 +216,7 @@ def test_every_sample_once_per_epoch(world):
 
 
 def test_deployed_weights_are_judged_and_kept(world, monkeypatch):
-    """A method that ships half of what it learns (as a fusing method does)."""
+    """As in a method with fusion, the deployed weights are half of the trained ones."""
     judged = script(monkeypatch, [1.0, 0.9, 0.5, 0.8])
     live: list[P.Params] = []
 
@@ -223,12 +230,12 @@ def test_deployed_weights_are_judged_and_kept(world, monkeypatch):
     expected = {name: (world.start[name] + value) / 2 for name, value in live[2].items()}
     assert_same_bits(judged[2], expected)
     assert_same_bits(P.snapshot(world.model), expected)
-    # Training went on from the live weights, not from the deployed ones.
+    # Training continued from the live weights, not from the deployed ones.
     assert not torch.equal(live[3]["head.linear.weight"], judged[2]["head.linear.weight"])
 
 
 def test_deployed_weights_do_not_steer_training(tiny_bert):
-    """Judging other weights in between leaves the training itself bit for bit alone."""
+    """Evaluating other weights does not change the training, bit for bit."""
     ends = []
     for halved in (False, True):
         world, live = World(tiny_bert), []
@@ -245,7 +252,7 @@ def test_deployed_weights_do_not_steer_training(tiny_bert):
 
 def test_validation_loss_is_one_mean_and_not_a_mean_of_batches(world):
     whole = fit_module._valid_loss(world.model, world.start, world.valid, 32)
-    parts = fit_module._valid_loss(world.model, world.start, world.valid, 2)  # 12 sentences in threes of 4
+    parts = fit_module._valid_loss(world.model, world.start, world.valid, 2)  # 12 sentences in batches of 4
     odd = fit_module._valid_loss(world.model, world.start, world.valid, 5)  # 10 and 2
     world.model.eval()
     with torch.no_grad():

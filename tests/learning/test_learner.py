@@ -1,4 +1,4 @@
-"""Learner: trials that leave no trace, a cache of them, passes, growing heads, predicting."""
+"""Learner: trials without side effects, their cache, passes, growing heads, prediction."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
-from helpers.learners import assert_same_standing, epochs, standing, watched_trainings
+from helpers.learners import assert_same_standing, epochs, make_learner, standing, watched_trainings
+from helpers.toys import small
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.learning.passes import added
 from holdfast.methods import METHODS, quadratic
@@ -17,7 +18,7 @@ BATCHES = 3  # of 8, in a toy task of 24
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every training of a test."""
+    """Record every training of a test."""
     return watched_trainings(monkeypatch)
 
 
@@ -77,7 +78,7 @@ def test_look_ahead_is_the_winning_rate_trial(one_layer, classes, trained):
     lesson = learner.learn(classes.tasks[1])
     assert lesson.decision.trial.choice["down"] is not None
     free = [run for run in trained if run["lam"] == 0.0]
-    assert len(free) == 1, "the look-ahead cost no training of its own"
+    assert len(free) == 1, "the look-ahead needs no separate training"
     assert len(trained) == len(lesson.trials)
 
 
@@ -147,7 +148,7 @@ def test_chosen_and_search_passes_are_every_step_that_was_taken(one_layer, class
     assert set(two.search_passes) <= {"train"}
 
 
-# ---- growing ------------------------------------------------------------------------------------------
+# ---- growing heads ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["mas", "la", "frozen"])
@@ -200,7 +201,7 @@ def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(one_layer,
     assert torch.allclose(found[2:], second["head.linear.bias"][2:] / 2)
 
 
-# ---- seeds, predicting --------------------------------------------------------------------------------
+# ---- seeds and prediction -----------------------------------------------------------------------------
 
 
 def test_seeds_are_keyed_by_seed_and_task(one_layer, classes):
@@ -222,7 +223,7 @@ def test_predict_and_score(one_layer, classes):
     assert learner.classes_ == list(task.labels)
     predicted = learner.predict(task.test.texts)
     right = sum(p == gold for p, gold in zip(predicted, task.test.labels, strict=True))
-    assert right >= 13, "16 sentences anybody could tell apart"
+    assert right >= 13, "the 16 sentences are easy to classify"
     assert learner.predict(list(reversed(task.test.texts))) == predicted[::-1]
     assert [learner.predict([text]) for text in task.test.texts] == [[label] for label in predicted]
     from sklearn.metrics import f1_score

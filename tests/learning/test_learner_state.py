@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, toy_task, weights_of
-from helpers.learners import assert_same_standing, standing, watched_trainings
+from helpers.learners import assert_same_standing, make_learner, standing, watched_trainings
+from helpers.toys import small, toy_task
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.batches import Examples
 from holdfast.data.tasks import Split, Task
@@ -20,7 +21,7 @@ from holdfast.methods import METHODS
 
 @pytest.fixture
 def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every training of a test."""
+    """Record every training of a test."""
     return watched_trainings(monkeypatch)
 
 
@@ -31,7 +32,7 @@ def test_bad_tasks_are_one_line(one_layer, classes):
     learner = make_learner(one_layer, METHODS["seq"](), classes)
     task = classes.tasks[0]
     one = toy_task("alone", {"only": ["the"]}, {"train": 3, "valid": 1, "test": 1})
-    with pytest.raises(HoldfastError, match="'alone' has one label, 'only'"):
+    with pytest.raises(HoldfastError, match="'alone' has only the label 'only'"):
         learner.learn(one)
     with pytest.raises(HoldfastError, match="no validation"):
         learner.learn(replace(task, valid=Split((), ())))
@@ -150,7 +151,7 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
         learner = make_learner(one_layer, METHODS["mas"](convention="lacl"), classes)
         learner.begin(classes.tasks[0])
         learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
-        torch.manual_seed(noise)  # as in a process that found this trial finished
+        torch.manual_seed(noise)  # as in a process that found the trial on disk
         learner.learn(classes.tasks[0])
         found.append(learner.method.alpha)
     assert_same_bits(*found)
@@ -165,7 +166,7 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
     ],
 )
 def test_a_lesson_that_is_broken_off_leaves_nothing(one_layer, classes, monkeypatch, trained, name, moment):
-    """Ctrl-C in the middle of a training, or when the chosen one has been adopted already."""
+    """Ctrl-C during a training, or after the chosen one was adopted."""
     first, second = classes.tasks[:2]
     whole, learner = (make_learner(one_layer, METHODS[name](), classes) for _ in "12")
     for one in (whole, learner):
@@ -182,13 +183,13 @@ def test_a_lesson_that_is_broken_off_leaves_nothing(one_layer, classes, monkeypa
     trained.clear()
     learner.learn(second)
     if moment.endswith("consolidate"):
-        assert not trained, "trainings that were finished are found"
+        assert not trained, "finished trainings are reused"
     assert_same_standing(standing(whole), standing(learner))
     assert whole.predict(second.test.texts) == learner.predict(second.test.texts)
 
 
 def test_one_workspace_for_several_learners(one_layer, classes, tmp_path, trained):
-    """Only a training that would be the same is found: not another seed's, method's, or setting's."""
+    """Only an identical training is reused: the same seed, method and settings."""
 
     def learn(method: str, seed: int = 0, epochs: int = 2, **values: Any) -> Learner:
         made = METHODS[method](**values)

@@ -1,4 +1,4 @@
-"""Runs that share trainings: the same bits as without sharing, and only trainings that really are alike."""
+"""Runs that share trainings: bit-equal results, and only identical trainings are shared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from conftest import assert_same_bits, class_stream, make_learner, make_method, small, weights_of
+from helpers.learners import make_learner, make_method
+from helpers.toys import class_stream, small
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
 from holdfast.events import Progress
@@ -34,7 +36,7 @@ ALIKE = [
     ("seq", {}),
     ("lwf", {}),
 ]
-"""In this order into one pool: later ones find what earlier ones have left."""
+"""Runs that share one pool, in this order: later ones can reuse trainings of earlier ones."""
 
 
 def _swap_words(tokenizer: dict[str, Any]) -> None:
@@ -94,12 +96,14 @@ def test_runs_that_share_end_as_runs_that_do_not(one_layer: str, tmp_path: Path)
         assert repr(its_story) == repr(story), name
         assert not reused(alone)
         found[number] = reused(shared)
-    # mas goes first and finds nothing; what it left serves frozen, ewc, ancl-mas and la in their first tasks.
+    # mas runs first and finds nothing; frozen, ewc, ancl-mas and la reuse its trainings in their first tasks.
     assert found[0] == 0
     assert all(found[number] >= 2 for number in (1, 3, 4, 5)), found
-    assert found[2] >= 1, "the first task of ewc is that of mas"
-    assert found[5] > found[6] >= 1, "a proximal pull is another training, its gold run is not"
-    assert not any(found[number] for number in (7, 8, 9, 10)), "watched, or with another state"
+    assert found[2] >= 1, "ewc shares its first task with mas"
+    assert found[5] > found[6] >= 1, "a proximal pull changes the training, but not the gold run"
+    assert not any(found[number] for number in (7, 8, 9, 10)), (
+        "observed trainings or those with another state are not shared"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_what_decides_a_training_is_in_its_name(
     assert reused(same) == 1
     model = tiny_bert if change.pop("model", False) else one_layer
     for name, edit in EDITS.items():
-        if change.pop(name, False):  # the same weights, run or given to read otherwise
+        if change.pop(name, False):  # the same weights with another configuration or tokenizer
             model = str(shutil.copytree(one_layer, tmp_path / "edited"))
             part = tmp_path / "edited" / f"{name}.json"
             content = json.loads(part.read_text())
@@ -156,7 +160,7 @@ def test_closed_form_heads_share_nothing(one_layer: str, tmp_path: Path) -> None
 
 
 def test_a_method_with_hooks_of_its_own_shares_nothing() -> None:
-    """Whoever derives from a method that shares, and changes its training, need not know of sharing."""
+    """A subclass that changes the training need not know about sharing."""
     for name in ("mas", "la", "ancl-mas"):
         assert METHODS[name]().shared_as() is not None
 

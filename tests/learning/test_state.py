@@ -1,4 +1,4 @@
-"""A learner in a directory: saved and opened again, gone back, exact where it promises to be."""
+"""A learner in a directory: saving, loading, going back, and exactness."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import domain_stream, save_tiny_bert, small
 from helpers.learners import FAST, STREAM, TEXTS, create, taught
+from helpers.toys import domain_stream, save_tiny_bert, small
 
 from holdfast import Learner
 from holdfast.data.tasks import Split, held_out
@@ -23,7 +23,7 @@ from holdfast.methods import METHODS
 from holdfast.models import build_classifier
 from holdfast.storage.generations import Store
 
-# ---- three lines --------------------------------------------------------------------------------------
+# ---- the three-line example ---------------------------------------------------------------------------
 
 
 def test_learn_save_load_predict(tiny_bert, tmp_path):
@@ -134,7 +134,7 @@ def test_rollback_goes_back_and_forth(tiny_bert, tmp_path):
     assert len(Learner.load(tmp_path).classes_) == 6
     store.rollback(2)
     other = Learner.load(tmp_path)
-    assert other.save(tmp_path) == 4, "a number is never used twice"
+    assert other.save(tmp_path) == 4, "generation numbers are never reused"
     with pytest.raises(HoldfastError, match=r"no generation 9; there are 1, 2, 3, 4"):
         store.rollback(9)
 
@@ -167,7 +167,7 @@ def test_the_fingerprint_is_the_encoders_own(tiny_bert, one_layer):
 
 
 def test_a_pooler_that_is_random_is_no_part_of_the_fingerprint(tmp_path):
-    """Checkpoints without one are usual: transformers draws another each time."""
+    """Many checkpoints have no pooler; transformers then initialises a random one."""
     from safetensors.torch import load_file, save_file
 
     place = tmp_path / "bare"
@@ -197,7 +197,7 @@ def test_a_learner_of_unknown_making_is_not_saved(tiny_bert, tmp_path):
         (["a b", "c d"], ["x", None], "label 2 is not text but None"),
         ([1.5, "c d"], ["x", "y"], "text 1 is not text but 1.5"),
         ("a b", ["x"], "the texts are one string"),
-        (["a b"], ["x", "y"], "1 texts, but 2 labels"),
+        (["a b"], ["x", "y"], "1 texts but 2 labels"),
     ],
 )
 def test_what_is_not_text_is_not_learnt(tiny_bert, texts, labels, said):
@@ -234,12 +234,12 @@ def test_a_state_of_another_version_is_one_line(tiny_bert, tmp_path):
 
 
 def test_more_than_the_encoder_reads_is_refused(tiny_bert):
-    with pytest.raises(HoldfastError, match=r"max_length 500: .* reads at most 160 tokens"):
+    with pytest.raises(HoldfastError, match=r"max_length 500 is too high: .* reads only 160 tokens"):
         Learner.create(tiny_bert, "slda", settings=replace(FAST, max_length=500))
 
 
 def test_left_out_sentences_leave_traces_too(tiny_bert):
-    """Of two sentences none is held out for validation, but shrinkage is chosen by them."""
+    """With two sentences none is held out for validation, but the shrinkage depends on them."""
     learner = create(tiny_bert)
     learner.learn(["light0 red", "light1 red", "mail0 blue", "mail1 blue"], ["light"] * 2 + ["mail"] * 2)
     assert not learner.model.head.heat.any()
@@ -288,7 +288,7 @@ def test_the_throw_away_head_does_not_stay(tiny_bert):
 
 
 def test_any_encoder_will_do_for_a_closed_form_head(tmp_path):
-    """A family without adapters: slda works, auto stays frozen and says so, la+slda says what it misses."""
+    """An encoder without adapter support: slda works, auto stays frozen and says so, la+slda fails."""
     from transformers import AutoTokenizer, DebertaConfig, DebertaModel
 
     save_tiny_bert(tmp_path / "tiny")
@@ -325,4 +325,6 @@ def test_a_tenth_is_held_out_of_every_label():
     assert train.counts() == {"a": 36, "b": 2, "c": 2}
     assert sorted(train.texts + valid.texts) == sorted(split.texts)
     more = Split.of([*zip(split.texts, split.labels, strict=True), *((f"d {i}", "d") for i in range(10))])
-    assert set(valid.texts) <= set(held_out(more)[1].texts), "a new label leaves the others' split alone"
+    assert set(valid.texts) <= set(held_out(more)[1].texts), (
+        "a new label does not change the split of the others"
+    )

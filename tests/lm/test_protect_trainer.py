@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ROOT
+from helpers.paths import ROOT
 from helpers.protection import StopAt, trainer
 from helpers.tiny import importance, llama, same, saved, sequences, tokenizer, weights_of
 from torch import nn

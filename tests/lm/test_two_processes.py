@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT, TESTS
+from helpers.paths import ROOT, TESTS
 from helpers.tiny import llama, pairs, saved, sequences
 
 from holdfast.lm.artefact import measure

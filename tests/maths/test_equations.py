@@ -1,4 +1,4 @@
-"""Every equation against numbers worked out by hand and against a loop over single elements."""
+"""Every equation, compared with worked examples and with a loop over single elements."""
 
 import math
 
@@ -103,14 +103,14 @@ def test_modulate_by_element(
 
 def test_up_bounds_of_the_published_run() -> None:
     lowest, highest = up_bounds(0.3765, 4.495, 77.3)
-    assert lowest == pytest.approx(2.6560425)  # 1/.3765; its ceiling is the 3 of the authors' code
+    assert lowest == pytest.approx(2.6560425)  # 1/.3765; rounded up, the 3 of the authors' code
     assert highest == pytest.approx(17.1968854)
     assert up_bounds(0.3765, 4.49536009, 77.30662811)[1] == pytest.approx(17.197, abs=5e-4)
 
 
 def test_up_bounds_at_the_edges() -> None:
     assert up_bounds(0.01, 1.0, 50.0) == (20.0, 50.0)  # τ is floored at .05
-    assert up_bounds(0.0, 1.0, 5.0) == (20.0, 20.0)  # no room: never below the lower bound
+    assert up_bounds(0.0, 1.0, 5.0) == (20.0, 20.0)  # the upper bound is at least the lower bound
     assert up_bounds(0.5, 0.0, 77.3) == (2.0, 2.0)  # λ = 0
     assert up_bounds(0.05, 1.0, 1.0) == (20.0, 20.0)
 
@@ -150,7 +150,7 @@ def test_pool_max_and_unknown() -> None:
     ],
 )
 def test_pool_of_2_4_9(how: Pooling, expected: list[float]) -> None:
-    """specs/importance_estimators.md, section 2, and what its other rules give by hand."""
+    """specs/importance_estimators.md, section 2, and the results of its other rules."""
     pooled, after = {"w": torch.zeros(1)}, []
     for seen, alpha in enumerate([2.0, 4.0, 9.0]):
         pooled = pool(pooled, {"w": torch.tensor([alpha])}, seen, how)
@@ -190,7 +190,7 @@ def test_quadratic_penalty_by_element(seed: int, lam: float) -> None:
     theta, anchor, omega = (
         {n: torch.rand(s, generator=random, dtype=torch.float64) for n, s in shapes.items()} for _ in range(3)
     )
-    # names decide what belongs together, not the order they are given in
+    # entries are matched by name, not by order
     backwards = dict(reversed(omega.items()))
     total = 0.0
     for name in shapes:
@@ -214,7 +214,7 @@ def y() -> Tensor:
         lambda a, b: modulate(a, b, 0.15, 1.0, 1.0),
         lambda a, b: modulate(a, b, 0.15, 1.0, 1.0, "cf"),
         lambda a, b: modulate(a, b, 0.15, 1.0, 1.0, "kt"),
-        lambda a, b: modulate(a, b, 2.0, 1.0, 1.0, "cf"),  # α' is α everywhere, and still a copy
+        lambda a, b: modulate(a, b, 2.0, 1.0, 1.0, "cf"),  # α' equals α, but is a copy
         lambda a, b: modulate(a, b, -1.0, 1.0, 1.0, "kt"),
         lambda a, b: pool({"w": a}, {"w": b}, 0)["w"],
         lambda a, b: pool({"w": a}, {"w": b}, 2)["w"],

@@ -1,4 +1,4 @@
-"""The task losses against the worked numbers of balanced_softmax.md and against slow loops."""
+"""The task losses, compared with the worked examples of balanced_softmax.md and with naive loops."""
 
 import math
 from pathlib import Path
@@ -146,7 +146,7 @@ def test_the_papers_weights_and_what_they_do_not_know() -> None:
 
 
 def test_priors_of_train_and_valid() -> None:
-    # `d` has no validation sentence: its prior there is at least 1; `z` is not seen yet
+    # `d` has no validation sentence, so its prior is 1; `z` has not been seen
     lesson = task(split(c=30, d=10), split(c=4))
     rows, seen = ["a", "c", "z", "d", "b"], ["a", "b", "c", "d"]
     train = objective("class-incremental", lesson, "train", rows=rows, seen=seen)

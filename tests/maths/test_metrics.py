@@ -1,4 +1,4 @@
-"""The paper's metrics on matrices small enough to work out by hand, and what a run cost."""
+"""The paper's metrics on small worked examples, and the cost of a run."""
 
 import math
 import random
@@ -32,13 +32,13 @@ def test_three_tasks_by_hand() -> None:
     assert forgetting(THREE) == pytest.approx((0.3 + 0.1) / 2)  # max(.9, .5) - .6 and .8 - .7
     assert positive_backward_transfer(THREE) == pytest.approx(0.1 / 3)  # -.4, then +.1 and -.1
     seq = [[0.1, ABOVE, ABOVE], [0.0, 0.7, ABOVE], [0.0, 0.0, 0.9]]
-    assert forward_transfer(THREE, seq) == pytest.approx((0.1 + 0.05) / 2)  # the first task is not in it
+    assert forward_transfer(THREE, seq) == pytest.approx((0.1 + 0.05) / 2)  # without the first task
     assert forward_transfer(seq, THREE) == pytest.approx(-0.075)
 
 
 def test_four_tasks_by_hand() -> None:
     assert overall(FOUR) == pytest.approx(0.6)
-    # .9 - .5, .7 - .2, .5 - .8: a task that only gained counts as forgotten less than nothing
+    # .9 - .5, .7 - .2, .5 - .8: forgetting is negative for a task that only improved
     assert forgetting(FOUR) == pytest.approx((0.4 + 0.5 - 0.3) / 3)
     # +.1 | -.5 +.1 | +.1 -.5 +.3
     assert positive_backward_transfer(FOUR) == pytest.approx(2 / 12 * 0.6)
@@ -147,7 +147,7 @@ def test_passes_add_up_and_come_apart_again() -> None:
     both = added(one, two)
     assert both == {"train": {"forward": 7, "backward": 7}, "importance": {"forward": 2, "backward": 2}}
     assert one == {"train": {"forward": 3, "backward": 3}}  # unchanged
-    assert without(both, two) == one  # a phase with nothing left is not in it
+    assert without(both, two) == one  # a phase with no passes left is dropped
     assert without(both, {}) == both
     assert added() == without(one, one) == {}
 
@@ -168,7 +168,7 @@ def test_a_paired_difference_is_that_of_the_scores():
     assert found.low < found.mean < found.high
     assert 0.02 < found.error < 0.2
     again = metrics.paired_difference(gold, runs[:2], runs[2:], draws=400)
-    assert again == found, "the same seed, the same numbers"
+    assert again == found, "the same seed gives the same numbers"
 
 
 def test_a_run_against_itself_differs_by_nothing_for_sure():
@@ -178,7 +178,7 @@ def test_a_run_against_itself_differs_by_nothing_for_sure():
 
 
 def test_the_standard_error_of_a_share():
-    """One run right on p of n sentences of one label, the other never: F1 of a share, by simulation."""
+    """One run is right on p of n sentences of one label, the other never. Compared with a simulation."""
     gold, right = [["a"] * 200], [[["a"] * 100 + ["b"] * 100]]
     wrong = [[["b"] * 200]]
     found = metrics.paired_difference(gold, right, wrong, draws=2000)

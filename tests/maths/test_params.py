@@ -1,4 +1,4 @@
-"""Params: copies that are copies, and models that come back as they were."""
+"""Params: copies, and models restored to their state."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_a_snapshot_is_a_copy_and_restore_brings_it_back() -> None:
     assert equal(before, kept)
     identity = net[2].weight
     P.restore(net, before)
-    assert net[2].weight is identity  # in place: an optimiser's reference stays good
+    assert net[2].weight is identity  # in place: an optimiser's reference stays valid
     assert equal(P.snapshot(net), kept)
     before["2.weight"].zero_()
     assert equal(P.snapshot(net), kept)

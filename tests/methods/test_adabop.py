@@ -1,4 +1,4 @@
-"""AdaBOP: a training worked out by hand, whose λ a layer gets, and what is switched off."""
+"""AdaBOP: a naive training, the choice of λ for a layer, and options that switch it off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, class_stream, make_learner, small, weights_of
 from helpers.adabop import (
     HELD,
     adabop_learner,
@@ -19,6 +18,9 @@ from helpers.adabop import (
     shaken,
 )
 from helpers.by_hand import LR, distance
+from helpers.learners import make_learner
+from helpers.toys import class_stream, small
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
 from holdfast.learning.learner import Learner
@@ -27,7 +29,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
 
-# ---- by hand ------------------------------------------------------------------------------------------
+# ---- naive training -----------------------------------------------------------------------------------
 
 
 def related_by_hand(new: np.ndarray, old: np.ndarray, scale: str) -> float:
@@ -47,13 +49,13 @@ def projector_by_hand(method: AdaBOP, moment: np.ndarray, lam: float) -> np.ndar
 
 
 def training_by_hand(learner: Learner, projectors: dict[str, np.ndarray], free: list[int]) -> Params:
-    """One epoch of AdamW whose every step u becomes u P; leaves the model where it was."""
+    """Return the weights after an epoch of AdamW whose every step u becomes u P."""
     model, start = learner.model, P.snapshot(learner.model)
     theta = {name: value.clone() for name, value in start.items()}
     moment, second = P.zeros(theta), P.zeros(theta)
     size = learner.settings.batch_size
     batches = learner.train.order(size, torch.Generator().manual_seed(learner.task_seed))
-    model.eval()  # no dropout anyway
+    model.eval()  # there is no dropout anyway
     for t, indices in enumerate(batches, start=1):
         batch = learner.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
@@ -78,7 +80,7 @@ def training_by_hand(learner: Learner, projectors: dict[str, np.ndarray], free: 
 
 
 def dry(path: str, stream: Stream, **values: Any) -> Learner:
-    """In double precision, without any dropout; a power of two for a mass is exact in any precision."""
+    """Return a float64 learner without dropout. Its mass, a power of two, is exact in any precision."""
     learner = adabop_learner(path, stream, small(epochs=1), fixed=HELD, lr=LR, mass=4096.0, **values)
     learner.model.double()
     learner.model.dropout.p = 0.0
@@ -92,13 +94,13 @@ WAYS = [
     {"selection": "fraction", "fraction": 0.2, "normalize": False},
     {"selection": "fraction", "fraction": 0.01, "normalize": True},
     {"selection": "soft", "normalize": False},
-    {"selection": "soft", "normalize": True},  # which changes nothing: its size says how loose it is
+    {"selection": "soft", "normalize": True},  # no effect: the size sets the softness
 ]
 
 
 @pytest.fixture(scope="module")
 def worked(tiny_bert_dry: str) -> tuple[dict[str, np.ndarray], Params, Params]:
-    """Moments and gradients of the first task, gradients of the second: the same for all hyper-parameters."""
+    """Return the moments and gradients of the first task and the gradients of the second."""
     torch.set_num_threads(1)
     stream = class_stream()
     one, two, _ = stream.tasks
@@ -106,7 +108,7 @@ def worked(tiny_bert_dry: str) -> tuple[dict[str, np.ndarray], Params, Params]:
     twin.begin(one)
     past = gradients_by_hand(twin)
     for name in ("head.linear.weight", "head.linear.bias"):
-        past[name] = torch.cat([past[name], torch.zeros_like(past[name])])  # rows to come
+        past[name] = torch.cat([past[name], torch.zeros_like(past[name])])  # rows of new labels
     learner = dry(tiny_bert_dry, stream)
     learner.learn(one)
     sentences = [learner.model.encode(one.train).collate([i]) for i in range(len(one.train))]
@@ -123,7 +125,7 @@ def test_a_training_by_hand(tiny_bert_dry, classes, worked, values):
     learner.learn(one)
     for place, moment in moments.items():
         assert np.allclose(learner.method.moments[place].numpy(), moment, rtol=1e-4, atol=1e-6), place
-    # Stored in single precision: the null space of what is stored is what can be compared.
+    # The state is in single precision, so compare with the null space of the stored moments.
     moments = {place: value.double().numpy() for place, value in learner.method.moments.items()}
     learner.begin(two)
     assert learner.past_rows == [0, 1]
@@ -140,18 +142,22 @@ def test_a_training_by_hand(tiny_bert_dry, classes, worked, values):
     trial = learner.trial(two, choice)
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 1e-3 * LR
-    assert distance(trial.params, training_by_hand(learner, {}, [])) > 0.05 * LR, "the projection must show"
+    assert distance(trial.params, training_by_hand(learner, {}, [])) > 0.05 * LR, (
+        "the projection must have an effect"
+    )
     if values["selection"] != "fraction":
         for lam in (0.005, 0.3):
             same = {p: projector_by_hand(method, moment, lam) for p, moment in moments.items()}
-            assert distance(expected, training_by_hand(learner, same, [2, 3])) > 0.01 * LR, "so must both λ"
+            assert distance(expected, training_by_hand(learner, same, [2, 3])) > 0.01 * LR, (
+                "both λ must have an effect"
+            )
 
 
-# ---- which λ ------------------------------------------------------------------------------------------
+# ---- choice of λ --------------------------------------------------------------------------------------
 
 
 def single(scale: str, **values: Any) -> tuple[AdaBOP, Params]:
-    """A method with two layers: one whose new gradient lies along the old one, one where it does not."""
+    """Return a method with two layers: in one the new gradient is parallel to the old, in the other not."""
     method = AdaBOP(lam_s=0.1, lam_l=10.0, eps=0.5, mass=1.0, tau=3.0, normalize=False, scale=scale, **values)
     old, along, across = torch.eye(3)[:1], torch.eye(3)[:1], torch.eye(3)[1:2]
     bias = torch.zeros(1)
@@ -205,10 +211,10 @@ def test_a_normalised_projector_has_norm_one():
         assert float(torch.linalg.norm(method.projector("a", now))) == pytest.approx(1.0)
     method, now = single("plain", selection="soft")
     method.normalize = True
-    assert float(torch.linalg.norm(method.projector("a", now))) > 1.5, "a soft one is left alone"
+    assert float(torch.linalg.norm(method.projector("a", now))) > 1.5, "a soft projector is not normalised"
 
 
-# ---- switched off -------------------------------------------------------------------------------------
+# ---- switching it off ---------------------------------------------------------------------------------
 
 
 def test_the_first_task_is_seq_bit_for_bit(tiny_bert, classes):

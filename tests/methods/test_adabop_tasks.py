@@ -1,4 +1,4 @@
-"""AdaBOP over tasks: what survives one, what moves in the next, and the search."""
+"""AdaBOP over tasks: what a task keeps, what moves in the next, and the search."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.adabop import HELD, adabop_learner, gradients_by_hand, matrix, moments_by_hand, shaken
 from helpers.by_hand import distance
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.watching import watch_trainings
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.learning.learner import Learner
@@ -21,7 +23,7 @@ from holdfast.methods import METHODS
 from holdfast.methods.adabop import AdaBOP
 from holdfast.steps import projection
 
-# ---- what survives a task -----------------------------------------------------------------------------
+# ---- what a task keeps --------------------------------------------------------------------------------
 
 
 def assert_same_state(left: Learner, right: Learner) -> None:
@@ -30,12 +32,12 @@ def assert_same_state(left: Learner, right: Learner) -> None:
 
 
 def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
-    """Not of its end, and without the dropout that the training has."""
+    """Not those of its end. They are computed without dropout, unlike in training."""
     one, two, _ = classes.tasks
-    settings = small(batch_size=7)  # of 24 sentences: the last batch is shorter
+    settings = small(batch_size=7)  # 24 sentences: the last batch is shorter
     learner = shaken(adabop_learner(one_layer, classes, settings, fixed=HELD, lr=1e-2))
     for k, task in enumerate((one, two)):
-        # A twin goes as far as the start of the task.
+        # A second learner, stopped at the start of the task.
         twin = shaken(adabop_learner(one_layer, classes, settings, fixed=HELD, lr=1e-2))
         for earlier in classes.tasks[:k]:
             twin.learn(earlier)
@@ -47,11 +49,11 @@ def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
         for name, gradient in expected.items():
             largest = float(gradient.abs().max())
             assert float((found[name] - gradient).abs().max()) < 1e-4 * largest, name
-    assert distance(weights_of(learner), weights_of(twin)) > 1e-3, "start and end are not the same"
+    assert distance(weights_of(learner), weights_of(twin)) > 1e-3, "start and end must differ"
 
 
 def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch):
-    """From trial files alone: nothing is trained again, yet gradients and moments are there."""
+    """From trial files alone: nothing is trained again, but gradients and moments are restored."""
     import holdfast.learning.learner as module
 
     settings = small(rates=(1e-2, 3e-3), epochs=1)
@@ -71,7 +73,7 @@ def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch)
 
 
 def uneven(stream: Stream) -> list[Task]:
-    """Tasks of 24, 10 and 17 sentences."""
+    """Return tasks of 24, 10 and 17 sentences."""
     return [
         replace(task, train=Split(task.train.texts[:n], task.train.labels[:n]))
         for task, n in zip(stream.tasks, (24, 10, 17), strict=True)
@@ -80,7 +82,7 @@ def uneven(stream: Stream) -> list[Task]:
 
 @pytest.mark.parametrize("stream", ["classes", "domains"])
 def test_moments_are_pooled_by_tokens(one_layer, stream, request):
-    """While the model stands still they are the moments of all sentences at once."""
+    """With an unchanged model they are the moments of all sentences together."""
     stream = request.getfixturevalue(stream)
     tasks = uneven(stream)
     learner = shaken(adabop_learner(one_layer, stream, small(rates=(0.0,), epochs=1), fixed=HELD, lr=0.0))
@@ -93,7 +95,7 @@ def test_moments_are_pooled_by_tokens(one_layer, stream, request):
     moments, counts = moments_by_hand(learner.model, sentences)
     method = learner.method
     assert moments.keys() == method.moments.keys() == method.tokens.keys()
-    assert len(set(counts.values())) == 2, "tokens, and sentences for the head"
+    assert len(set(counts.values())) == 2, "tokens are counted, for the head sentences"
     for place, moment in moments.items():
         assert int(method.tokens[place]) == counts[place]
         assert np.abs(method.moments[place].numpy() - moment).max() < 1e-5 * np.abs(moment).max(), place
@@ -141,7 +143,7 @@ def test_old_gradients_of_new_rows_are_zero(one_layer, classes):
 
 
 def watch_free(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """The free rows of every training that is projected from now on."""
+    """Record the free rows of every projected training from now on."""
     seen: list[dict[str, Any]] = []
     project = projection.project_after_step
 
@@ -156,7 +158,7 @@ def watch_free(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def second_task(
     path: str, stream: Stream, name: str = "adabop", **values: Any
 ) -> tuple[Learner, Params, Any]:
-    """A learner that has learnt the first task and tried the second: weights before and after."""
+    """Learn the first task and try the second; return the learner and the weights before and after."""
     learner = make_learner(path, METHODS[name](**values), stream, small(), fixed=HELD & set(values) | {"lr"})
     learner.method.lr = 1e-2
     learner.learn(stream.tasks[0])
@@ -171,7 +173,7 @@ STRICT = {"lam_s": 1e4, "lam_l": 1e4, "normalize": False}
 
 
 def on_old_inputs(learner: Learner, start: Params, end: Params) -> list[float]:
-    """δ F δᵀ of every row of the head: the mean squared change of its logit on the first task's inputs."""
+    """Return δ F δᵀ per row of the head, the mean squared change of its logit on the first task's inputs."""
     step = matrix(end, "head.linear") - matrix(start, "head.linear")
     return [float(row @ learner.method.moments["head.linear"].numpy() @ row) for row in step]
 
@@ -198,7 +200,7 @@ def test_unseen_rows_of_a_preallocated_head_are_free(one_layer, classes, monkeyp
     seen = watch_free(monkeypatch)
     learner = adabop_learner(one_layer, classes, small(head="preallocated", epochs=1), fixed=HELD, lr=1e-2)
     learner.learn(classes.tasks[0])
-    assert seen == [], "nothing is projected yet: every row is free"
+    assert seen == [], "no projection yet: every row is free"
     for task, free in zip(classes.tasks[1:], ([2, 3, 4, 5], [4, 5]), strict=True):
         seen.clear()
         learner.learn(task)
@@ -220,12 +222,12 @@ def test_norms_do_not_move_after_the_first_task(tiny_bert, classes):
     second = weights_of(learner)
     assert all(torch.equal(second[name], first[name]) for name in norms)
     others = [name for name in P.trainable(learner.model) if name not in norms and "head" not in name]
-    assert all((second[name] != first[name]).any() for name in others), "everything else does"
+    assert all((second[name] != first[name]).any() for name in others), "everything else moves"
 
 
 @pytest.mark.parametrize("selection", ["ratio", "soft"])
 def test_old_answers_change_far_less_than_under_seq(tiny_bert_dry, classes, selection):
-    """On what was the first task's: the logits of its labels, on its sentences."""
+    """Compared by the logits of the first task's labels on its sentences."""
     texts = classes.tasks[0].train.texts
     changes = {}
     for name, values in (("seq", {}), ("adabop", STRICT | {"selection": selection})):
@@ -247,14 +249,14 @@ PAPER = [
 
 
 def choices(path: str, stream: Stream, settings: Any, *, fixed: Any = (), **values: Any) -> list[Any]:
-    """What is tried for each of the first two tasks."""
+    """Return the choices tried for each of the first two tasks."""
     learner = adabop_learner(path, stream, settings, fixed=fixed, **values)
     return [[trial.choice for trial in learner.learn(task).trials] for task in stream.tasks[:2]]
 
 
 def test_the_grid_after_the_rates(one_layer, classes):
     first, second = choices(one_layer, classes, small(rates=(1e-2, 1e-3), epochs=1))
-    assert first == [{"lr": 1e-2}, {"lr": 1e-3}], "there is nothing to hold on to yet"
+    assert first == [{"lr": 1e-2}, {"lr": 1e-3}], "there is nothing to protect yet"
     assert second[:2] == [{"lr": lr} | PAPER[0] for lr in (1e-2, 1e-3)]
     best = second[2]["lr"]
     assert second[2:] == [{"lr": best} | point for point in PAPER[1:]]
@@ -324,4 +326,4 @@ def test_an_inert_lambda_is_said_so(scenario):
     assert not inert(AdaBOP())
     assert not inert(AdaBOP(selection="soft"))
     others = set(AdaBOP().cautions(scenario))
-    assert others <= set(AdaBOP(selection="fraction").cautions(scenario)), "beside what is said anyway"
+    assert others <= set(AdaBOP(selection="fraction").cautions(scenario)), "in addition to the usual notes"

@@ -1,4 +1,4 @@
-"""ANCL over MAS and LwF: worked examples, reductions, trainings by hand."""
+"""ANCL with MAS and LwF: worked examples, reductions, naive trainings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.by_hand import LR, distance, dry_learner, naive_importance
 from helpers.distilling import (
     STREAMS,
@@ -20,7 +19,10 @@ from helpers.distilling import (
     some,
     teaching,
 )
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.watching import prepared
+from helpers.weights import assert_same_bits, weights_of
 from torch import Tensor, nn
 
 from holdfast.importance.estimators import Estimator
@@ -34,7 +36,7 @@ from holdfast.methods.lwf import Teacher
 from holdfast.models.classifier import Output
 from holdfast.steps.proximal import Pull, pull_after_step
 
-# Whole searches over two strengths; the step between two anchors is in steps/test_two_anchors.py.
+# Whole searches over two strengths. See steps/test_two_anchors.py for single steps.
 pytestmark = pytest.mark.slow
 NAMES = {"ancl-mas": "mas", "ancl-lwf": "lwf"}
 every_ancl = pytest.mark.parametrize("name", NAMES)
@@ -64,14 +66,14 @@ def silent(*args: Any) -> Output:
 
 
 class Listener(Estimator):
-    """An estimator that keeps what it is told of the gradients that pulls add."""
+    """An estimator that records the gradients added by pulls."""
 
     def observe(self, optimizer: Any, params: Any, trace: Any, extra: Any) -> None:
         self.added_gradient = extra
 
 
 def example_training(**options: Any) -> tuple[Training, nn.Parameter, Callable[..., Any]]:
-    """A training with the example's pulls, its weight, and the gradient that it says the pulls add."""
+    """Return a training with the example's pulls, its weight, and the reported gradient of the pulls."""
     method, listener, model = ANCLMAS(lam=3.0, lam_a=0.5, **options), Listener(), nn.Module()
     method.estimator = lambda: listener
     model.w = nn.Parameter(THETA["w"].clone())
@@ -159,7 +161,7 @@ def test_example_d_what_is_pooled(pooling, expected, monkeypatch):
     ("name", "options"), [("ancl-mas", {}), ("ancl-mas", {"penalty": "proximal"}), ("ancl-lwf", {})]
 )
 def test_without_lambda_a_it_is_the_method_below(tiny_bert, classes, name, options):
-    """Example B, first half, with dropout and all."""
+    """Example B, first half, including dropout."""
     ends = []
     for one, more in ((NAMES[name], {}), (name, {"lam_a": 0.0}), (name, {"lam_a": 0.5})):
         learner = make_learner(tiny_bert, METHODS[one](**options), classes, small(epochs=2))
@@ -167,7 +169,7 @@ def test_without_lambda_a_it_is_the_method_below(tiny_bert, classes, name, optio
         learner.begin(classes.tasks[1])
         ends.append(learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": 5.0} | more).params)
     assert_same_bits(ends[0], ends[1])
-    assert distance(ends[0], ends[2]) > 1e-4, "with it, it is not"
+    assert distance(ends[0], ends[2]) > 1e-4, "λ_a must have an effect"
 
 
 @every_ancl
@@ -216,7 +218,7 @@ def test_without_task_loss_and_without_lambda_the_auxiliary_network_is_the_goal(
 
 
 def naive_penalty(*pulls: tuple[P.Params, P.Params, float]) -> Callable[..., Tensor]:
-    """Σ of (λ/2) Σ α (θ - anchor)²."""
+    """Return the sum over pulls of (λ/2) Σ α (θ - anchor)²."""
 
     def term(student: nn.Module, logits: Tensor, batch: Any) -> Tensor:
         live = dict(student.named_parameters())
@@ -230,7 +232,7 @@ def naive_penalty(*pulls: tuple[P.Params, P.Params, float]) -> Callable[..., Ten
 
 
 def naive_proximal(old: tuple[P.Params, P.Params, float], aux: tuple[P.Params, P.Params, float]) -> Any:
-    """(u + r (λ α θ_old + λ_a α_aux θ_aux)) / (1 + r (λ α + λ_a α_aux)), r = lr/(√v̂ + ε)."""
+    """Apply (u + r (λ α θ_old + λ_a α_aux θ_aux)) / (1 + r (λ α + λ_a α_aux)), r = lr/(√v̂ + ε)."""
 
     def after(optimizer: torch.optim.Optimizer, params: dict[str, nn.Parameter], t: int) -> None:
         with torch.no_grad():
@@ -247,7 +249,7 @@ def naive_proximal(old: tuple[P.Params, P.Params, float], aux: tuple[P.Params, P
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize(("penalty", "lam", "lam_a"), [("loss", 300.0, 2.0), ("proximal", 0.03, 0.3)])
 def test_a_training_of_ancl_mas_by_hand(tiny_bert_dry, stream, penalty, lam, lam_a):
-    """The look-ahead, its importance, then AdamW with two pulls: all of it naive."""
+    """Naive look-ahead, its importance, then AdamW with two pulls."""
     task, method = STREAMS[stream]().tasks[1], ANCLMAS(lr=LR, penalty=penalty)
     learner = dry_learner(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
     start, alpha = P.snapshot(learner.model), method.state_dict()["alpha"]
@@ -266,7 +268,7 @@ def test_a_training_of_ancl_mas_by_hand(tiny_bert_dry, stream, penalty, lam, lam
     assert distance(trial.params, expected) < 2e-3 * LR
     others = {"λ": trained(0.0, lam_a), "λ_a": trained(lam, 0.0), "α_aux": trained(lam, lam_a, alpha)}
     for what, other in others.items():
-        assert distance(other, expected) > 0.05 * LR, f"{what} must show"
+        assert distance(other, expected) > 0.05 * LR, f"{what} must have an effect"
 
 
 @pytest.mark.parametrize(
@@ -293,4 +295,4 @@ def test_a_training_of_ancl_lwf_by_hand(tiny_bert_dry, stream, outputs, past, ne
     if stream == "classes":
         others["rows"] = (past, past if past != new else [2, 3], lam, lam_a)
     for what, other in others.items():
-        assert distance(trained(*other), expected) > 0.05 * LR, f"{what} must show"
+        assert distance(trained(*other), expected) > 0.05 * LR, f"{what} must have an effect"

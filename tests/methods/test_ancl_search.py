@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small
 from helpers.by_hand import distance, naive_importance, second_task
 from helpers.distilling import STREAMS
+from helpers.learners import make_learner
 from helpers.plans import pupil, searched
+from helpers.toys import small
 from helpers.watching import scripted, teachers_of, watch_measures, watch_trainings
+from helpers.weights import assert_same_bits
 
 from holdfast.learning.passes import added
 from holdfast.maths import params as P
@@ -21,7 +23,7 @@ from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.base import Training
 from holdfast.methods.search import Choice
 
-# Whole searches over two strengths; the step between two anchors is in steps/test_two_anchors.py.
+# Whole searches over two strengths. See steps/test_two_anchors.py for single steps.
 pytestmark = pytest.mark.slow
 NAMES = {"ancl-mas": "mas", "ancl-lwf": "lwf"}
 ALL = [0, 1, 2, 3]
@@ -76,7 +78,7 @@ def test_the_first_task_has_no_auxiliary_network(one_layer, classes, name):
 
 
 def gold_then_half(choice: Choice) -> float:
-    """The rate 1e-3 is best; a hold costs much of the score, and no λ_a helps."""
+    """Return scores where the rate 1e-3 is best, any λ is costly, and no λ_a helps."""
     return (0.9 if choice["lr"] == 1e-3 else 0.8) if choice["lam"] == 0 else 0.5
 
 
@@ -92,7 +94,7 @@ def test_the_auxiliary_network_is_the_gold_training(one_layer, classes, monkeypa
     off = [(lr, 0.0, 0.0) for lr in (1e-2, 1e-3, 1e-4)]
     on = [(1e-3, 5.0, lam_a) for lam_a in (0.0, 0.01, 0.04)]
     made = [(one.method.lr, one.method.lam, one.method.lam_a) for one in trainings]
-    assert made == off + on, "nothing is trained twice, and nothing beside the search"
+    assert made == off + on, "nothing is trained twice or outside the search"
     anchors = [one.pulls["auxiliary"].anchor for one in trainings if "auxiliary" in one.pulls]
     anchors += [one.teachers["auxiliary"].params for one in trainings if "auxiliary" in one.teachers]
     gold = lesson.trials[1]
@@ -146,7 +148,7 @@ def test_the_auxiliary_importance_is_fresh_and_never_pooled(tiny_bert_dry, domai
     for task in domains:
         learner.learn(task)
     assert len(aux) == 4, "two tasks, two λ_a each"
-    assert len(measured) == 5, "α once a task, α_aux once a later task, however many λ_a"
+    assert len(measured) == 5, "α once per task, α_aux once per later task, for any number of λ_a"
     one, at_aux, two, at_last, three = measured
     assert_same_bits(at_aux.at, aux[0].anchor)
     assert_same_bits(at_last.at, aux[2].anchor)
@@ -198,7 +200,7 @@ DOUBLING = {"lam_a_growth": 2.0, "lam_a_steps": 4}
     [
         ({0.01: 0.86}, 1, True),  # beats λ_a = 0
         ({0.04: 0.851}, 3, True),
-        ({0.01: 0.85, 0.02: 0.84, 0.08: 0.88}, 4, True),  # as good as λ_a = 0 is no gain
+        ({0.01: 0.85, 0.02: 0.84, 0.08: 0.88}, 4, True),  # a tie with λ_a = 0 is no improvement
         ({0.01: 0.85, 0.02: 0.85, 0.04: 0.85, 0.08: 0.85}, 4, False),
         ({}, 4, False),
     ],
@@ -210,12 +212,12 @@ def test_lambda_a_goes_up_to_the_first_gain(scores, tried, gained):
     decision, made = searched(ANCLLWF(lam_a=0.7), pupil(**DOUBLING), scored(values))
     plain = [(0.0, 0.0), (0.0, 0.0), (10.0, 0.0), (1.0, 0.0)]
     assert pairs(made) == plain + [(1.0, lam_a) for lam_a in GRID[:tried]]
-    assert decision.trial is (made[-1] if gained else made[3]), "else λ_a = 0, the strongest λ alone"
+    assert decision.trial is (made[-1] if gained else made[3]), "otherwise λ_a = 0, with the strongest λ"
     assert decision.notes == {"gold": 0.9, "flags": [], "plain": 0.85, "gained": gained}
 
 
 def test_lambda_a_stops_where_gold_is_reached():
-    """λ_a = 0 scores above gold already: a λ_a that loses some of it, but not below gold, is good enough."""
+    """λ_a = 0 already scores above gold: a λ_a with a lower score that still reaches gold is accepted."""
     values = {(0.0, 0.0): 0.9, (10.0, 0.0): 0.95, (10.0, 0.01): 0.89, (10.0, 0.02): 0.9}
     decision, made = searched(ANCLLWF(), pupil(**DOUBLING), scored(values))
     assert pairs(made)[2:] == [(10.0, 0.0), (10.0, 0.01), (10.0, 0.02)]
@@ -242,7 +244,7 @@ def test_lambda_fixed_and_lambda_a_searched(method):
 
 
 def test_lambda_searched_and_lambda_a_fixed():
-    """λ is still searched without the auxiliary network; then one training with it, whatever it scores."""
+    """λ is searched without the auxiliary network, followed by one training with it, whatever its score."""
     values = {(0.0, 0.0): 0.9, (1.0, 0.0): 0.85}
     decision, made = searched(ANCLLWF(lam_a=0.3), pupil({"lam_a"}), scored(values))
     assert pairs(made)[2:] == [(10.0, 0.0), (1.0, 0.0), (1.0, 0.3)]
@@ -256,7 +258,7 @@ def test_both_fixed():
 
 
 def test_a_fixed_lambda_a_is_honoured_without_a_hold_too():
-    """λ = 0 and λ_a > 0, both the user's own: a pull towards the auxiliary network and nothing else."""
+    """With λ = 0 and λ_a > 0 fixed, the only pull is towards the auxiliary network."""
     decision, _ = searched(ANCLLWF(lam_a=0.3), pupil({"lam", "lam_a"}), scored({(0.0, 0.0): 0.9}))
     assert decision.trial.choice["lam_a"] == 0.3
 
@@ -268,14 +270,14 @@ def test_lambda_a_starts_again_for_every_task(one_layer, classes, name):
     found = []
     for task in classes:
         found.append(pairs(learner.learn(task).trials))
-    assert learner.method.lam_a == 0.04, "it was carried over, and not used"
+    assert learner.method.lam_a == 0.04, "it was carried over, but not used"
     later = [(0.0, 0.0), (5.0, 0.0), (5.0, 0.01), (5.0, 0.04)]
     assert found == [[(0.0, 0.0)], later, later]
 
 
 @every_ancl
 def test_a_real_search(one_layer, classes, name):
-    """λ without the auxiliary network, then λ_a at that λ; the decision follows from the scores."""
+    """First λ without the auxiliary network, then λ_a at that λ; the decision follows from the scores."""
     learner = make_learner(one_layer, METHODS[name](thr=0.01), classes, small(epochs=2, rates=(1e-2, 1e-3)))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
@@ -302,7 +304,7 @@ def test_a_real_search(one_layer, classes, name):
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
 def test_where_nobody_pulls_weights_train_freely(one_layer, classes, penalty, monkeypatch):
-    """α = 0 and α_aux = 0: no 0/0, and the training without any pull."""
+    """With α = 0 and α_aux = 0 there is no 0/0, and the training equals one without pulls."""
     learner = make_learner(one_layer, ANCLMAS(penalty=penalty), classes)
     learner.learn(classes.tasks[0])
     for value in learner.method.alpha.values():

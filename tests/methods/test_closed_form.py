@@ -1,4 +1,4 @@
-"""Methods under a closed-form head: when the trunk stays, when it moves, and what follows it."""
+"""Methods with a closed-form head: when the trunk stays, when it moves, and how the sums follow."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, class_stream, domain_stream, lopsided, make_learner, small
-from helpers.learners import watched_trainings
+from helpers.learners import make_learner, watched_trainings
 from helpers.plans import drive
+from helpers.toys import class_stream, domain_stream, lopsided, small
+from helpers.weights import assert_same_bits
 
 import holdfast.learning.learner as learning
 from holdfast import importance
@@ -31,7 +32,7 @@ TEXTS = [text for stream in (class_stream(), domain_stream()) for task in stream
 
 @pytest.fixture
 def trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Every training of a test."""
+    """Record every training of a test."""
     return watched_trainings(monkeypatch)
 
 
@@ -40,7 +41,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["mas+slda", "la+slda", "auto"])
 def test_features_that_are_good_enough_are_left_alone(one_layer, trainings, name):
-    """Class-incrementally: not one training, and the predictions of slda to the bit."""
+    """Class-incremental: no training, and predictions bit-equal to slda."""
     stream = class_stream()
     learner, plain = (make_learner(one_layer, METHODS[one](), stream, small()) for one in (name, "slda"))
     for task in stream:
@@ -76,7 +77,7 @@ def test_first_slda_trains_on_the_first_task_alone(one_layer, trainings):
 
 
 def moved(tiny: str, name: str = "mas+slda", **values: Any) -> Any:
-    """A learner whose trunk moves on the second domain, and what it was before."""
+    """Return a learner whose trunk moved on the second domain, and its state before."""
     stream = domain_stream()
     method = METHODS[name](**{"lam": 0.01, **values})
     learner = make_learner(tiny, method, stream, small(), fixed={"lam", *values})
@@ -88,7 +89,7 @@ def moved(tiny: str, name: str = "mas+slda", **values: Any) -> Any:
 
 
 def test_the_past_is_carried_along_and_the_task_added(one_layer):
-    """Against the same steps taken by hand from what was there before."""
+    """Compared with the same steps computed from the previous state."""
     run = moved(one_layer)
     task, learner = run.stream.tasks[1], run.learner
     new = learner.model.embed(task.train.texts)
@@ -124,7 +125,7 @@ def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(one_laye
     counts = stream.tasks[1].train.counts()
     n = counts.total()
     assert objective.weights.tolist() == pytest.approx([n / (2 * counts[label]) for label in labels])
-    assert torch.equal(objective.log_prior, torch.zeros(2)), "no prior: there is no past to balance against"
+    assert torch.equal(objective.log_prior, torch.zeros(2)), "no prior: there is no past to balance"
     assert not learner.model.head.trained
 
 
@@ -150,7 +151,7 @@ def test_an_infinite_strength_trains_nothing(one_layer, trainings):
 
 
 def test_a_strong_proximal_pull_is_a_still_trunk(one_layer):
-    """Where the search starts nothing moves, so that λ = ∞ can stand for it."""
+    """Nothing moves at the start of the search, so λ = ∞ can represent it."""
     run = moved(one_layer)
     learner, task = run.learner, run.stream.tasks[2]
     learner.begin(task)
@@ -167,7 +168,7 @@ def test_a_strong_proximal_pull_is_a_still_trunk(one_layer):
 
 
 def test_importance_is_of_the_features(one_layer):
-    """Mean over samples of |∂‖z‖²/∂θ|, one sample at a time."""
+    """The mean over samples of |∂‖z‖²/∂θ|, sample by sample."""
     stream = domain_stream()
     learner = make_learner(one_layer, METHODS["mas+slda"](), stream, small())
     learner.begin(stream.tasks[0])
@@ -207,14 +208,14 @@ def fake(choice: dict[str, Any], score: float) -> Any:
 
 
 def second_task(**rest: Any) -> Any:
-    """As much of a learner after its first task as the search for λ looks at."""
+    """Return the parts of a learner after its first task that the search for λ reads."""
     values = {"scenario": "domain-incremental", "tasks_seen": 1, "fixed": frozenset()}
     return SimpleNamespace(**values | rest, rates=lambda: (0.01,))
 
 
 @pytest.mark.parametrize("breaks", [1e-3, 0.5, 40.0, 1e-9])
 def test_the_strongest_strength_that_is_good_enough(breaks):
-    """Scores fall from gold to still once λ passes a point: the grid point just below it is found."""
+    """The score drops once λ passes a point: the search finds the grid point just below."""
     method = METHODS["mas+slda"](thr=0.9)
     method.alpha, method.tasks_pooled = {"w": torch.tensor([2.0])}, 1
     learner = second_task(settings=small(lam_decay=0.1, lam_steps=7, lam_trials=5))
@@ -227,7 +228,7 @@ def test_the_strongest_strength_that_is_good_enough(breaks):
     expected = max((lam for lam in grid if lam <= breaks), default=0.0)
     assert decision.trial.choice["lam"] == expected
     assert asked[0] == math.inf
-    assert start not in asked, "that it is too strong is known from λ = ∞"
+    assert start not in asked, "λ = ∞ has shown that it is too strong"
     assert len(asked) <= 1 + 4
     if expected:
         assert decision.notes["lam_max"] == rounded(expected / 0.1)
@@ -266,7 +267,7 @@ def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, m
     learner, stream = auto(one_layer, seconds=0.0, thr=1.0)
     learner.method.seconds = 600.0
     monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.3, 0.01))
-    assert not learner.method.alpha, "nothing was measured while it stayed"
+    assert not learner.method.alpha, "nothing was measured while the trunk stayed"
     lesson = learner.learn(stream.tasks[1])
     notes = lesson.decision.notes
     assert notes["gold"] > 0.31
@@ -274,12 +275,12 @@ def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, m
     assert trainings
     if notes["chose"] == "moving features":
         assert learner.model.adapted
-        assert learner.method.alpha, "the sentences at hand stood in for the past"
+        assert learner.method.alpha, "the current sentences replace those of the past"
         assert learner.method.tasks_pooled == 2
 
 
 def test_auto_does_not_blame_the_budget_for_what_validation_says(one_layer, monkeypatch):
-    """Cross-validation asked for a move, but the search of the penalty ends with a trunk that stays."""
+    """Cross-validation asks for a move, but the search for λ decides that the trunk stays."""
     learner, stream = auto(one_layer, seconds=600.0, thr=1.0)
     task = stream.tasks[1]
 
@@ -300,7 +301,7 @@ def test_importances_that_need_a_trained_head_are_refused(name):
 
 
 def test_auto_keeps_to_its_budget(monkeypatch):
-    """Of a search that would go on only what fits is made; the best that holds is taken."""
+    """The search stops at the budget; the best acceptable trial so far is chosen."""
     method = METHODS["auto"](seconds=10.0)
     method.tasks_pooled = 1
     clock = iter([0.0, 4.0, 4.0, 8.0, 8.0, 12.0])

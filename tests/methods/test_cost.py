@@ -1,7 +1,7 @@
-"""Passes over the data of two tasks, method by method, beside the paper's table "Computation cost".
+"""Passes over the data of two tasks by method, compared with the paper's table "Computation cost".
 
-A pass of the paper is one forward through one batch, with or without a backward. Validation is not counted.
-Every training here runs for a number of epochs of its own, so that no formula fits by mixing two of them up.
+A pass in the paper is one forward through one batch, with or without a backward. Validation is not counted.
+Every training here has a different number of epochs, so that no wrong formula fits by chance.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import KEYWORDS, TOPICS, make_learner, small, toy_task
+from helpers.learners import make_learner
 from helpers.published_passes import ROWS, SILENT, Facts, Ways
+from helpers.toys import KEYWORDS, TOPICS, small, toy_task
 
 import holdfast.learning.fit as fitting
 import holdfast.learning.learner as learning
@@ -33,10 +34,10 @@ every_row = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.xdist_group(f"cost-{n}")) for n in ROWS]
 )
 
-# ---- two tasks of unequal size, learnt once per row ----------------------------------------------------
+# ---- two tasks of different size, learnt once per row --------------------------------------------------
 
 BATCH = 8
-PER_LABEL = (15, 23)  # 30 and 46 sentences: 3 ¾ and 5 ¾ batches, whose remainders do not fill one batch
+PER_LABEL = (15, 23)  # 30 and 46 sentences: 3 ¾ and 5 ¾ batches, together not a whole number
 
 
 def stream() -> Stream:
@@ -49,7 +50,7 @@ def stream() -> Stream:
 
 @dataclass
 class Run:
-    """Both tasks learnt, and what really ran through the model."""
+    """Both tasks learnt, and the passes that really took place."""
 
     facts: Facts
     lessons: list[Lesson]
@@ -66,7 +67,7 @@ class Run:
 
 
 class Meter:
-    """Counts forward passes through the model, backward passes and trainings; validation is not looked at."""
+    """Counts the model's forward and backward passes and trainings, except in validation."""
 
     def __init__(self, lessons: Stream) -> None:
         self.validation = {task.valid.texts for task in lessons}
@@ -93,7 +94,7 @@ class Meter:
         return watched
 
     def embedding(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A look at sentences counts as forward passes of their batches, but not at a validation split."""
+        """Count the embedding of sentences as forward passes of their batches, except in validation."""
 
         def watched(model: Any, texts: Any, *args: Any, **kwargs: Any) -> Any:
             if tuple(texts) not in self.validation:
@@ -103,7 +104,7 @@ class Meter:
         return watched
 
     def lengthened(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The first training takes two epochs, the second three, and so on."""
+        """Give the first training two epochs, the second three, and so on."""
 
         def fit(model: Any, method: Any, train: Any, valid: Any, settings: Any, **rest: Any) -> Any:
             own = replace(settings, epochs=next(self.lengths), patience=99)
@@ -166,7 +167,9 @@ def test_the_tasks_tell_the_formulas_apart():
     b1, b2 = (math.ceil(size / BATCH) for size in sizes)
     assert b1 != b2
     assert all(size % BATCH for size in sizes)
-    assert math.ceil(sum(sizes) / BATCH) == b1 + b2, "the joint task has as many batches as both together"
+    assert math.ceil(sum(sizes) / BATCH) == b1 + b2, (
+        "the joint task has as many batches as both tasks together"
+    )
 
 
 @every_row
@@ -178,7 +181,7 @@ def test_passes_by_phase(one_layer, name):
 
 @every_row
 def test_no_phase_is_without_a_pass(one_layer, name):
-    """A record that names a phase means that it took place."""
+    """Only phases that took place are listed."""
     run = learnt(one_layer, name)
     for passes in (run.chosen, run.search):
         assert not [phase for phase, count in passes.items() if not any(count.values())]
@@ -188,9 +191,9 @@ def test_no_phase_is_without_a_pass(one_layer, name):
 def test_the_papers_formula_and_what_is_beyond_it(one_layer, name):
     run, row = learnt(one_layer, name), ROWS[name]
     extras = row.extras(run.facts)
-    assert all(any(ways) for ways in extras.values()), "an extra of nothing is none"
+    assert all(any(ways) for ways in extras.values()), "extras without passes must not be listed"
     assert total(run.chosen, "forward") == row.paper(run.facts) + sum(ways[0] for ways in extras.values())
-    # Every forward has its backward, but for those through teachers and those that only look at inputs.
+    # Every forward has a backward, except those of teachers and those that only collect inputs.
     silent = sum(count["forward"] for phase, count in run.chosen.items() if phase in SILENT)
     known = sum(ways[1] for ways in extras.values() if not ways[0])
     assert total(run.chosen, "backward") == total(run.chosen, "forward") - silent + known
@@ -198,7 +201,7 @@ def test_the_papers_formula_and_what_is_beyond_it(one_layer, name):
 
 @every_row
 def test_chosen_and_search_passes_are_all_that_ran(one_layer, name):
-    """Against the model's own forward and backward passes."""
+    """Compared with the model's actual forward and backward passes."""
     run = learnt(one_layer, name)
     everything = added(run.chosen, run.search)
     assert total(everything, "forward") == run.forward
@@ -214,9 +217,11 @@ def test_the_second_task_had_its_main_phase(one_layer, name):
     second = run.lessons[1]
     fixed = {n: v for n, v in row.values.items() if n in ("lam", "lam_a", "down", "up")}
     chosen = second.decision.trial.choice
-    if row.method != "rp2f":  # its λ is not searched for, so no choice needs to name it
+    if row.method != "rp2f":  # its λ is not searched, so it is in no choice
         assert {n: chosen[n] for n in fixed} == fixed
-    assert run.facts.E1 != run.facts.E2 or not chosen["lr"], "or the formulas could not be told apart"
+    assert run.facts.E1 != run.facts.E2 or not chosen["lr"], (
+        "otherwise the formulas could not be distinguished"
+    )
     assert not any(trial.fit["diverged"] for trial in second.trials)
     if row.method in ("la", "ancl-mas", "ancl-lwf"):
         assert chosen["lam"] > 0
@@ -235,7 +240,7 @@ def test_the_classes_print_the_same_formula(one_layer, name):
 
 
 def test_a_search_adds_to_the_search_alone(one_layer):
-    """The same choice out of several: what it needed itself is the same."""
+    """The same choice out of several has the same chosen passes."""
     tasks, values = stream(), ROWS["la"].values
     lessons = []
     for rates in ((1e-2,), (1e-2, 1e-9)):

@@ -1,4 +1,4 @@
-"""EWC, SI and RWalk: whole trainings worked out by hand, and their importances pooled over tasks."""
+"""EWC, SI and RWalk: naive trainings, and importances pooled over tasks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_learner, small
 from helpers.by_hand import LR, distance, dry_learner
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.walks import (
     SHORT,
     assert_close,
@@ -26,7 +27,7 @@ from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
-pytestmark = pytest.mark.slow  # together they take half a minute
+pytestmark = pytest.mark.slow  # half a minute in total
 
 POOLINGS = ["mean", "sum", "max", "ema", "half"]
 
@@ -39,7 +40,7 @@ def made_up(learner: Learner, seed: int) -> P.Params:
     }
 
 
-# ---- one training by hand, and the importance after it ------------------------------------------------
+# ---- one naive training, and the importance after it --------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def made_up(learner: Learner, seed: int) -> P.Params:
     ids=str,
 )
 def test_a_second_task_by_hand(tiny_bert_dry, name, options):
-    """Every step, its trace, what that makes of the importance, and its pooling with the past."""
+    """Compare every step, the trace, the importance and its pooling with the past."""
     stream, lam = few(), 20.0
     learner = dry_learner(
         tiny_bert_dry, METHODS[name](lr=LR, lam=lam, **options), stream, batch_size=2, min_delta=0.0
@@ -91,17 +92,17 @@ def test_a_second_task_by_hand(tiny_bert_dry, name, options):
     if name == "rwalk":
         assert_close(method.fisher, fisher)
         assert_close(method.score, score)
-    else:  # the past, made up, is larger than what is new: look at that alone
+    else:  # the made-up past outweighs the new part: compare that alone
         share = 2 if name == "ewc" else 1
         assert_close({key: share * value - past[key] for key, value in method.alpha.items()}, new)
     P.restore(learner.model, walk.start)
     free = naive_walk(learner, past, 0.0)
-    assert distance(free.end, walk.end) > 0.05 * LR, "the penalty must show"
+    assert distance(free.end, walk.end) > 0.05 * LR, "the penalty must have an effect"
 
 
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
 def test_a_first_task_by_hand(tiny_bert_dry, name):
-    """Nothing is pooled yet: the importance is the task's own."""
+    """Nothing is pooled yet: the importance is that of the task."""
     stream = few()
     learner = make_learner(
         tiny_bert_dry, METHODS[name](lr=LR), stream, small(epochs=1, batch_size=4), fixed={"lr"}
@@ -124,7 +125,7 @@ def test_a_first_task_by_hand(tiny_bert_dry, name):
 
 
 def pooled(measured: list[P.Params], how: str, keep: float) -> P.Params:
-    """All tasks' importances as one, entry by entry."""
+    """Pool the importances of all tasks, entry by entry."""
     found = {}
     for name in measured[0]:
         tasks = torch.stack([one[name] for one in measured])
@@ -146,7 +147,7 @@ def pooled(measured: list[P.Params], how: str, keep: float) -> P.Params:
 @pytest.mark.parametrize("how", POOLINGS)
 @pytest.mark.parametrize("name", ["ewc", "si", "rwalk"])
 def test_pooling_over_three_tasks(one_layer, name, how, monkeypatch):
-    """RWalk pools its scores; the others the importances themselves."""
+    """RWalk pools its scores, the others their importances."""
     stream = few()
     method = METHODS[name](pooling=how, keep=0.7)
     learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
@@ -179,7 +180,7 @@ def test_pooling_over_three_tasks(one_layer, name, how, monkeypatch):
 
 
 def test_the_running_fisher_runs_on(one_layer, classes, monkeypatch):
-    """One interval per task: F_k = 0.9 mean g² + 0.1 F_{k-1}; rows of new labels begin at 0."""
+    """One interval per task: F_k = 0.9 mean g² + 0.1 F_{k-1}; rows of new labels start at 0."""
     method = METHODS["rwalk"](interval=1000, lam=1.0)
     learner = make_learner(one_layer, method, classes, small(**SHORT), fixed={"lam"})
     squares: dict[int, dict[str, list[torch.Tensor]]] = {}
@@ -187,7 +188,7 @@ def test_the_running_fisher_runs_on(one_layer, classes, monkeypatch):
 
     def step(self: Any, trace: Any, name: str, gradient: torch.Tensor, *way: Any) -> None:
         squares.setdefault(id(trace), {}).setdefault(name, []).append(gradient.square())
-        alive.append(trace)  # alive, so that no other has its id
+        alive.append(trace)  # kept alive, so that its id is not reused
         original(self, trace, name, gradient, *way)
 
     monkeypatch.setattr(estimators.RWalkEstimator, "step", step)

@@ -1,4 +1,4 @@
-"""The trace that path integrals leave, and the forms of the penalty over every estimator."""
+"""The trace of path integrals, and the forms of the penalty with every estimator."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.walks import SHORT, few, kept
 from helpers.watching import watch_trainings
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
-pytestmark = pytest.mark.slow  # together they take half a minute
+pytestmark = pytest.mark.slow  # half a minute in total
 
 
 # ---- the trace ----------------------------------------------------------------------------------------
@@ -41,7 +43,7 @@ def test_the_trace_is_empty_between_tasks(one_layer, name, values):
     learner = make_learner(one_layer, METHODS[name](**values), stream, small(**SHORT), fixed=set(values))
     for task in stream.tasks[:2]:
         lesson = learner.learn(task)
-        assert lesson.decision.trial.read()["trace"], "the training was watched"
+        assert lesson.decision.trial.read()["trace"], "the training was observed"
         assert learner.method.trace == {}
         assert learner.state()[0]["trace"] == {}
 
@@ -49,7 +51,7 @@ def test_the_trace_is_empty_between_tasks(one_layer, name, values):
 @pytest.mark.parametrize("name", ["si", "rwalk"])
 @pytest.mark.parametrize("best", [0, 2])
 def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatch):
-    """Bit for bit what a training of so many epochs leaves; the validation losses are made up."""
+    """It is bit-equal to that of a training that ends at this epoch. The validation losses are made up."""
     stream = few()
     learner = make_learner(one_layer, METHODS[name](), stream, small(epochs=4, batch_size=4, patience=4))
     learner.learn(stream.tasks[0])
@@ -150,7 +152,7 @@ def test_lambda_zero_is_seq_bit_for_bit_in_the_proximal_form_too(one_layer, name
     ids=str,
 )
 def test_importance_that_is_zero_everywhere(one_layer, name, values):
-    """No scale to divide by, nothing to hold, no share to give: the second task is learnt as SEQ would."""
+    """There is no scale to divide by and nothing to protect: the second task is learnt as by SEQ."""
     stream, found = few(), []
     for method in (METHODS["seq"](), METHODS[name](**values)):
         settings = small(**SHORT, lam_trials=1)

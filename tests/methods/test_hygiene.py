@@ -1,4 +1,4 @@
-"""Numbers stay numbers: small, lopsided and odd tasks, half precision, idle weights; every method."""
+"""All methods stay finite: small, imbalanced and odd tasks, half precision, unused weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import class_stream, domain_stream, make_learner, small, weights_of
+from helpers.learners import make_learner
+from helpers.toys import class_stream, domain_stream, small
+from helpers.weights import weights_of
 from torch import nn
 
 from holdfast.data.tasks import Split, Stream
@@ -22,9 +24,9 @@ from holdfast.methods.base import Method
 from holdfast.models import Classifier
 from holdfast.settings import Settings
 
-pytestmark = pytest.mark.slow  # every method under every condition: a minute
+pytestmark = pytest.mark.slow  # every method under every condition takes a minute
 
-# Training by gradient: a closed-form head takes part in it only where its trunk moves (test_closed_form.py).
+# Methods trained by gradient. Closed-form heads train only if their trunk moves (test_closed_form.py).
 every_method = pytest.mark.parametrize(
     "name", [name for name in METHODS if METHODS[name]().make_head(8, Settings(), seed=0).trained]
 )
@@ -39,9 +41,9 @@ SHORT = {
 
 
 def two(stream: Stream, sizes: tuple[int, int], *, valid: int | None = None) -> Stream:
-    """Its first two tasks with so many sentences of their first and second label.
+    """Return the first two tasks with `sizes` sentences of their first and second label.
 
-    Validation is on the training sentences if not said otherwise, so that a short training is kept.
+    Validation is on the training sentences by default, so that a short training is kept.
     """
     tasks = []
     for task in stream.tasks[:2]:
@@ -58,7 +60,7 @@ def two(stream: Stream, sizes: tuple[int, int], *, valid: int | None = None) -> 
 
 
 def strengths(name: str) -> dict[str, float]:
-    """1, or what the method starts with itself, such as frozen's infinity."""
+    """Return strengths of 1, or the method's own start, such as infinity for frozen."""
     method = METHODS[name]()
     return {one: getattr(method, one) or 1.0 for one in method.strengths}
 
@@ -72,14 +74,14 @@ def taught(
     change: Callable[[Classifier], Any] = lambda model: None,
     **settings: Any,
 ) -> tuple[Learner, list[Lesson]]:
-    """All tasks of a stream; those of a joint method are the one it makes of them."""
+    """Teach all tasks of a stream; a joint method merges them into one."""
     method.set(**fixed or {})
     learner = make_learner(path, method, stream, small(**SHORT | settings), fixed=set(fixed or {}))
     change(learner.model)
     lessons = []
     for task in method.curriculum(stream):
         lessons.append(learner.learn(task))
-        for trial in lessons[-1].trials:  # they are gone when the next task but one is learnt
+        for trial in lessons[-1].trials:  # a trial's files are deleted two tasks later
             for group, params in trial.read().items():
                 assert_finite(group, params)
     return learner, lessons
@@ -87,7 +89,7 @@ def taught(
 
 def assert_sound(learner: Learner, lessons: list[Lesson]) -> None:
     for lesson in lessons:
-        assert any(trial.fit["best_epoch"] for trial in lesson.trials), "something was learnt, and kept"
+        assert any(trial.fit["best_epoch"] for trial in lesson.trials), "some training must have been kept"
     for lesson in lessons:
         for trial in lesson.trials:
             assert not trial.fit["diverged"], trial.choice
@@ -105,7 +107,7 @@ def assert_finite(group: str, params: P.Params) -> None:
 
 @every_method
 def test_five_sentences(one_layer, name):
-    """With the whole search, so with the strongest strengths too."""
+    """With the whole search, which includes the strongest strengths."""
     stream = two(domain_stream(), (3, 2), valid=1)
     assert [(len(task.train), len(task.valid)) for task in stream] == [(5, 2)] * 2
     learner, lessons = taught(one_layer, METHODS[name](), stream, epochs=2)
@@ -169,4 +171,4 @@ def test_a_weight_without_a_gradient(one_layer, name):
     )
     assert "unused" in P.trainable(learner.model)
     assert_sound(learner, lessons)
-    assert torch.equal(learner.model.unused, torch.ones(3)), "no gradient, no pull: no step"
+    assert torch.equal(learner.model.unused, torch.ones(3)), "no step without a gradient or pull"

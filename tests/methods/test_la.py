@@ -1,4 +1,4 @@
-"""LA: Algorithm 1 against naive loops, what it pools, its options and its search."""
+"""LA: Algorithm 1 compared with naive loops, pooling, options and search."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance, naive_training
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.watching import prepared, watch_measures, watch_trainings
+from helpers.weights import assert_same_bits, weights_of
 from torch import nn
 
 from holdfast.learning.learner import Learner
@@ -32,7 +34,7 @@ from holdfast.methods.la import LA
     ids=str,
 )
 def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
-    """Look-ahead, its importance, alpha', then AdamW with the modulated penalty: all of it naive."""
+    """Naive look-ahead, its importance, alpha', then AdamW with the modulated penalty."""
     learner = dry_learner(tiny_bert_dry, LA(lr=LR, **options), domains)
     past = learner.method.state_dict()["alpha"]
     ahead = naive_importance(learner, naive_training(learner, P.zeros(past), 0.0))
@@ -44,13 +46,13 @@ def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
     assert trial.fit["best_epoch"] == 1
     assert distance(trial.params, expected) < 3e-3 * LR
     plain = naive_training(learner, past, lam)
-    assert distance(plain, expected) > 0.1 * LR, "modulation must show"
+    assert distance(plain, expected) > 0.1 * LR, "the modulation must have an effect"
     for name, value in learner.method.alpha.items():
         assert torch.equal(value, past[name]), "alpha' is never written into alpha"
 
 
 def modulated(values: dict[str, Any], ahead: P.Params, past: P.Params) -> P.Params:
-    """The weights of the pull that is prepared where the look-ahead has this importance."""
+    """Return the weights of the pull for a look-ahead with this importance."""
     method = LA(**values)
     method.alpha = past
     learner = SimpleNamespace(model=nn.Module(), start=P.zeros(past), once=lambda *args, **kwargs: ahead)
@@ -171,7 +173,7 @@ def test_state_and_weights_share_no_memory(one_layer, classes, monkeypatch):
 
 
 def test_algorithm_1(one_layer, classes):
-    """Rates, lambda with the plain importance, then down and up, all at the chosen lambda."""
+    """First the rates, then lambda with the plain importance, then down and up at the chosen lambda."""
     learner = make_learner(one_layer, LA(thr=0.01), classes, small(rates=(1e-2, 1e-3)))
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
@@ -189,7 +191,7 @@ def test_algorithm_1(one_layer, classes):
         (0.1, 0.3),
         (0.1, 0.1),
     ][: len(main)]
-    assert decided in main, "the plain training is never the result"
+    assert decided in main, "a plain training is never the result"
     if notes["matched"]:
         assert decided is main[-1]
         assert decided.score >= notes["plain"]
@@ -202,7 +204,7 @@ def test_algorithm_1(one_layer, classes):
 
 
 def test_when_saturated_only_down_is_searched(one_layer, classes):
-    """lambda = lambda_max leaves lambda_up no room above 1/tau."""
+    """At lambda = lambda_max, lambda_up cannot exceed 1/tau."""
     learner = make_learner(one_layer, LA(thr=0.01), classes)
     learner.learn(classes.tasks[0])
     lesson = learner.learn(classes.tasks[1])
@@ -220,7 +222,7 @@ def test_fixed_down_and_up_make_one_main_training(one_layer, classes, down):
 
 
 def plain_trials(monkeypatch: pytest.MonkeyPatch, learner: Learner, task: Any) -> list[tuple[float, bool]]:
-    """(lambda, modulated?) of every training of a task whose choice names no lambda_down."""
+    """Return (lambda, modulated?) for every training of a task without lambda_down in its choice."""
     with monkeypatch.context() as patch:
         trainings = watch_trainings(patch)
         lesson = learner.learn(task)

@@ -1,11 +1,12 @@
-"""Look-Ahead and its merge over every estimator of importance, against trainings by hand."""
+"""Look-Ahead and its merge with every estimator of importance, compared with naive trainings."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.walks import (
     SHORT,
     Walk,
@@ -19,6 +20,7 @@ from helpers.walks import (
     naive_walked,
 )
 from helpers.watching import prepared, watch_measures, watch_trainings
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
 from holdfast.importance.estimators import ESTIMATORS, EndedTraining
@@ -27,10 +29,10 @@ from holdfast.maths import equations
 from holdfast.maths import params as P
 from holdfast.methods import METHODS, quadratic
 
-pytestmark = pytest.mark.slow  # together they take half a minute
+pytestmark = pytest.mark.slow  # half a minute in total
 
 
-# ---- LA over any estimator ----------------------------------------------------------------------------
+# ---- LA with any estimator ----------------------------------------------------------------------------
 
 
 def naive_of(learner: Learner, importance: str, walk: Walk) -> P.Params:
@@ -44,7 +46,7 @@ def naive_of(learner: Learner, importance: str, walk: Walk) -> P.Params:
 
 @pytest.mark.parametrize("importance", ESTIMATORS)
 def test_la_by_hand(tiny_bert_dry, importance, monkeypatch):
-    """Look-ahead, its own importance, α', the main training, and the importance of that one alone."""
+    """Naive look-ahead, its importance, α', the main training, and the importance of that training alone."""
     stream = few()
     lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
     method = METHODS["la"](lr=LR, importance=importance, lam=lam, lam_max=lam_max, down=down, up=up, tau=0.3)
@@ -72,7 +74,7 @@ def test_la_by_hand(tiny_bert_dry, importance, monkeypatch):
     assert trial.fit["best_epoch"] == 1
     assert_close(trainings[-1].pulls["penalty"].weights, alpha)
     assert distance(P.snapshot(learner.model), main.end) < 5e-3 * LR
-    assert distance(main.end, there.end) > 0.02 * LR, "the penalty must show"
+    assert distance(main.end, there.end) > 0.02 * LR, "the penalty must have an effect"
     own = naive_of(learner, importance, main)
     assert_close(method.alpha, {name: (past[name] + own[name]) / 2 for name in own})
     if importance in ("si", "rwalk"):
@@ -98,7 +100,7 @@ def test_la_modulates_any_importance(one_layer, importance, pooling, monkeypatch
         both = torch.stack([first[name], measured[-1].found[name]])
         expected = both.mean(0) if pooling == "mean" else both.max(0).values
         assert torch.allclose(value, expected, rtol=1e-6, atol=0), name
-    assert len(measured) == 3, "one look ahead, two finished tasks"
+    assert len(measured) == 3, "one look-ahead, two finished tasks"
 
     task = stream.tasks[2]
     learner.begin(task)
@@ -129,7 +131,7 @@ def test_la_modulates_any_importance(one_layer, importance, pooling, monkeypatch
 
 @pytest.mark.parametrize("importance", ["si", "rwalk"])
 def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, importance):
-    """What a trace held before makes no difference to either."""
+    """Neither depends on the previous content of a trace."""
     stream = few()
     values = {"lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5, "importance": importance}
     found = []
@@ -178,7 +180,7 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
     merged = P.snapshot(learner.model)
     shares = []
     for name, new in there.items():
-        rows = len(old[name]) if name.startswith("head.") else None  # of labels the past had
+        rows = len(old[name]) if name.startswith("head.") else None  # rows of past labels
         values = zip(
             old[name].flatten().tolist(),
             new[:rows].flatten().tolist(),
@@ -193,8 +195,8 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
             assert abs(found - (rho * here + (1 - rho) * then)) < 1e-5 * max(1.0, abs(here), abs(then)), name
         if name.startswith("head."):
             assert len(new) == 4
-            assert torch.equal(merged[name][2:], new[2:]), "rows of new labels are the look-ahead's own"
-    assert 0.05 * merge < sum(shares) / len(shares) < 0.95 * merge, "both sides must show"
+            assert torch.equal(merged[name][2:], new[2:]), "rows of new labels come from the look-ahead"
+    assert 0.05 * merge < sum(shares) / len(shares) < 0.95 * merge, "both sides must have an effect"
     own = measured_at(learner, importance, merged, trial.read()["trace"])
     for name, value in method.alpha.items():
         padded = torch.zeros_like(value)

@@ -1,4 +1,4 @@
-"""LwF: distillation by worked examples, its loss, and trainings worked out by hand."""
+"""LwF: worked examples of distillation, its loss, and naive trainings."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from conftest import assert_same_bits, small
 from helpers.by_hand import LR, distance, dry_learner, second_task
 from helpers.distilling import (
     STREAMS,
@@ -20,7 +19,9 @@ from helpers.distilling import (
     some,
     teaching,
 )
+from helpers.toys import small
 from helpers.watching import teachers_of, watch_trainings
+from helpers.weights import assert_same_bits
 
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
@@ -55,7 +56,7 @@ def test_example_c_identity_has_no_gradient():
     assert student.grad.abs().max() <= 3e-8
     q = softened(Z_OLD, 2.0)
     assert value.item() == pytest.approx(-(q * q.log()).sum().item(), abs=3e-7), (
-        "the teacher's entropy, not 0"
+        "the minimum is the teacher's entropy, not 0"
     )
 
 
@@ -124,7 +125,7 @@ def test_example_a_in_the_whole_loss(lam):
 
 
 def jolted(learner: Learner) -> None:
-    """Move the model, so that student and teacher differ."""
+    """Change the model, so that student and teacher differ."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in P.trainable(learner.model).values():
@@ -176,13 +177,13 @@ def test_a_training_by_hand(tiny_bert_dry, stream, outputs, temperature, rows, m
     assert trained.teachers["distillation"].rows == rows
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 5e-3 * LR
-    assert distance(naive_epoch(learner), expected) > 0.1 * LR, "the teacher must show"
+    assert distance(naive_epoch(learner), expected) > 0.1 * LR, "the teacher must have an effect"
     others = {"T": teaching(learner, start, rows, lam, temperature + 1)}
     if stream == "classes":
         wrong = {"past": [0, 1, 2, 3], "all": [0, 1]}[outputs]
         others["rows"] = teaching(learner, start, wrong, lam, temperature)
     for what, other in others.items():
-        assert distance(naive_epoch(learner, other), expected) > 0.05 * LR, f"{what} must show"
+        assert distance(naive_epoch(learner, other), expected) > 0.05 * LR, f"{what} must have an effect"
 
 
 def test_on_shared_labels_past_outputs_are_all_outputs(tiny_bert, domains):

@@ -1,4 +1,4 @@
-"""LwF's teacher, and the search for its strength."""
+"""LwF's teacher and the search for its strength."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, class_stream, make_learner, small, weights_of
 from helpers.by_hand import distance, second_task
+from helpers.learners import make_learner
 from helpers.plans import pupil, searched
+from helpers.toys import class_stream, small
 from helpers.watching import scripted, watch_trainings
+from helpers.weights import assert_same_bits, weights_of
 from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
@@ -47,7 +49,7 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
         found = answer(teacher, own, batch)
         for i in range(len(batch)):
             answers.setdefault(sentence(batch, i), []).append(found[i])
-        assert learner.model.training, "and goes back to training afterwards"
+        assert learner.model.training, "the model must be in training mode again"
         return found
 
     def watched_fit(own: Learner, task: Task, method: Method, training: Training) -> FitResult:
@@ -65,11 +67,11 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
     assert trial.fit["epochs"] == 3
     assert len(answers) == len(tokens)
     for key, given in answers.items():
-        assert len(given) >= 3, "once an epoch"
+        assert len(given) >= 3, "once per epoch"
         for z in given:
             assert not z.requires_grad
             assert torch.allclose(z, started[tokens[key]], atol=2e-5)
-    first = students[: learner.settings.batch_size]  # no step taken yet: only dropout tells them apart
+    first = students[: learner.settings.batch_size]  # no step yet: they differ only by dropout
     assert max(float((z - started[tokens[key]]).abs().max()) for key, z in first) > 1e-2
 
 
@@ -100,7 +102,7 @@ def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes):
     for task in classes.tasks[:2]:
         held.learn(task)
     other, mine = weights_of(held), weights_of(lwf)
-    assert any(not torch.equal(mine[name], other[name]) for name in mine), "another λ is not"
+    assert any(not torch.equal(mine[name], other[name]) for name in mine), "another λ must give other weights"
 
 
 def test_the_teacher_of_the_third_task_is_the_model_after_the_second(one_layer, classes, monkeypatch):
@@ -166,7 +168,7 @@ def test_the_strongest_lambda_that_keeps_enough_is_taken(scenario, share):
     assert lams(made) == [0.0, 0.0, 10.0, 1.0]
     assert decision.trial is made[-1]
     decision, made = searched(LwF(thr=share - 0.02), pupil(scenario=scenario), score)
-    assert lams(made) == [0.0, 0.0, 10.0], "a start that passes is taken"
+    assert lams(made) == [0.0, 0.0, 10.0], "a start that passes is chosen"
 
 
 def test_bisection_and_its_limit():
@@ -183,12 +185,12 @@ def test_the_first_task_and_a_fixed_lambda_are_not_searched():
     assert lams(searched(LwF(lam=3.0), first, lambda c: 0.5)[1]) == [0.0, 0.0]
     decision, made = searched(LwF(lam=3.0), pupil({"lam"}), lambda c: 0.5)
     assert lams(made) == [0.0, 0.0, 3.0]
-    assert decision.trial is made[-1], "whatever it scores"
+    assert decision.trial is made[-1], "whatever its score"
 
 
 def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(one_layer, classes):
     learner = make_learner(one_layer, LwF(), classes, small(epochs=1, engine="linear", lam_trials=None))
-    strongest = [math.inf]  # what the current task bears
+    strongest = [math.inf]  # the strongest λ that the current task tolerates
     scripted(learner, lambda choice: 0.8 if choice["lam"] <= strongest[0] else 0.4)
     found = []
     stream = class_stream()
@@ -202,11 +204,11 @@ def test_a_real_search_goes_down_from_ten_and_on_from_what_it_found(one_layer, c
 
 def test_after_lambda_zero_a_real_search_starts_at_ten_again(tiny_bert, classes):
     method = LwF()
-    method.thr = 2.0  # more than a user may ask for: no λ is enough
+    method.thr = 2.0  # beyond the allowed range: no λ passes
     learner = make_learner(tiny_bert, method, classes, small(epochs=1, lam_steps=1, lam_trials=None))
     for task in classes.tasks:
         lesson = learner.learn(task)
         if task is not classes.tasks[0]:
             assert lams(lesson.trials) == [0.0, 10.0, 1.0]
-            assert lesson.decision.trial is lesson.trials[0], "gold"
+            assert lesson.decision.trial is lesson.trials[0], "the gold trial must be chosen"
             assert_same_bits(lesson.trials[0].params, P.snapshot(learner.model))

@@ -1,4 +1,4 @@
-"""MAS: a training worked out by hand, λ = 0 and λ = ∞, the proximal form, and the search for λ."""
+"""MAS: a naive training, λ = 0 and λ = ∞, the proximal form, and the search for λ."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.by_hand import LR, distance, dry_learner, naive_training
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.watching import watch_measures
+from helpers.weights import assert_same_bits, weights_of
 from torch import Tensor, nn
 
 from holdfast.learning.learner import Learner
@@ -30,7 +32,7 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lam):
     assert distance(trial.params, expected) < 1e-3 * LR
     if lam:
         free = naive_training(learner, alpha, 0.0)
-        assert distance(free, expected) > 0.05 * LR, "the penalty must show"
+        assert distance(free, expected) > 0.05 * LR, "the penalty must have an effect"
 
 
 class Silent(nn.Module):
@@ -87,15 +89,15 @@ def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, na
         assert torch.equal(value[held], start[key][held]), key
         moved += int((value != start[key]).sum())
     assert moved
-    assert (trial.params[free][::2] != start[free][::2]).any(), "entries nobody needs train"
-    assert (trial.params["head.linear.weight"][2:] != start["head.linear.weight"][2:]).all(), "so do new rows"
+    assert (trial.params[free][::2] != start[free][::2]).any(), "unimportant entries train"
+    assert (trial.params["head.linear.weight"][2:] != start["head.linear.weight"][2:]).all(), "new rows train"
 
 
 # ---- the proximal form --------------------------------------------------------------------------------
 
 
 def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
-    """AdamW on the task loss alone, each step followed by (u + r λ α θ0)/(1 + r λ α), r = lr/(√v̂ + ε)."""
+    """Run AdamW on the task loss, each step followed by (u + r λ α θ0)/(1 + r λ α), r = lr/(√v̂ + ε)."""
     free = torch.optim.AdamW
     model = learner.model
     params = P.trainable(model)
@@ -132,7 +134,7 @@ def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
     trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
     assert trial.fit["best_epoch"] == 1
     free = naive_proximal(learner, alpha, 0.0)
-    assert distance(free, expected) > 0.1 * LR, "the pull must show"
+    assert distance(free, expected) > 0.1 * LR, "the pull must have an effect"
     assert distance(trial.params, expected) < 2e-2 * LR
 
 
@@ -202,7 +204,7 @@ def lams(lesson: Any) -> dict[float, Any]:
 
 def test_the_printed_setting_has_a_lambda_without_plasticity(second):
     settings = small(head="preallocated", logits="all", epochs=6)
-    _, lesson = second(settings, seed=3)  # where the rows of unseen labels do not win by chance
+    _, lesson = second(settings, seed=3)  # with this seed, rows of unseen labels do not win by chance
     notes, trials = lesson.decision.notes, lams(lesson)
     assert trials[0.0].score > 0.5, "the task can be learnt"
     assert "ceiling" not in notes["flags"]
@@ -229,7 +231,9 @@ def test_lam_max_hardly_moves_what_the_past_needs(second):
     notes = lesson.decision.notes
     points = sorted(lam for lam in lams(lesson) if lam >= notes["lam_max"])
     ratio = points[-1] / notes["lam_max"]
-    assert math.isclose(math.log10(ratio), round(math.log10(ratio)), abs_tol=1e-6), "on the grid of tens"
+    assert math.isclose(math.log10(ratio), round(math.log10(ratio)), abs_tol=1e-6), (
+        "on the grid of powers of ten"
+    )
     assert round(math.log10(ratio)) <= 8
 
 
@@ -249,7 +253,7 @@ def test_lambda_is_never_raised(one_layer, classes):
     learner.method.lam = previous
     lesson = learner.learn(classes.tasks[2])
     notes, chosen = lesson.decision.notes, lesson.decision.trial.choice["lam"]
-    assert "saturated" not in notes["flags"], "this test needs a task that must be searched"
+    assert "saturated" not in notes["flags"], "this test needs a task that needs a search"
     assert notes["lam_max"] > previous
     assert chosen <= previous
     assert previous in lams(lesson), "the search starts at the previous value"

@@ -1,11 +1,11 @@
-"""RP2F: the worked numbers of specs/rp2f.md, section 11, fusion as an equation, the robustness term."""
+"""RP2F: the worked examples of specs/rp2f.md, section 11, fusion as an equation, the robustness term."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from conftest import assert_same_bits
 from helpers.rp2f import F64, HEAD, naive_decorrelation
+from helpers.weights import assert_same_bits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -28,14 +28,14 @@ def fused(old: Tensor, learnt: Tensor, past: Tensor, new: Tensor) -> Tensor:
     return fuse({"w": old}, {"w": learnt}, {"w": past}, {"w": new})["w"]
 
 
-# ---- worked numbers -----------------------------------------------------------------------------------
+# ---- worked examples ----------------------------------------------------------------------------------
 
 
 def test_example_a_fusion():
     old, learnt = vector(1, 2, 3, 4), vector(3, 2, -1, 0)
     past, new = vector(3, 1, 0, 1e-11), vector(1, 1, 2, 1e-11)
     assert torch.allclose(fused(old, learnt, past, new), vector(1.5, 2, -1, 2), rtol=0, atol=1e-12)
-    # The released code adds 1e-10 to both denominators: shares of tiny precisions no longer add up to 1.
+    # The released code adds 1e-10 to both denominators, so shares of tiny precisions do not add up to 1.
     lacl = past * old / (past + new + 1e-10) + new * learnt / (past + new + 1e-10)
     assert torch.allclose(lacl, vector(1.5, 2, -1, 1 / 3), rtol=0, atol=1e-8)
 
@@ -59,7 +59,7 @@ def test_example_c_decorrelation():
 
 
 class Worked(Classifier):
-    """x → tanh(W1 x + b1) → W2 → cross-entropy, in double precision; token 0 says which x."""
+    """x → tanh(W1 x + b1) → W2 → cross-entropy, in float64; the first token selects x."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)
@@ -107,7 +107,7 @@ def test_example_d_perturbation(shift, floor):
 
 
 def test_a_shift_of_the_head_is_invisible():
-    """All logits move together: its importance is that of the weights as they are."""
+    """All logits move together, so the importance is that of the unchanged weights."""
     model, data = worked()
     still, shifted = (importance.perturbation(model, data, shift=s, floor=0.0)[HEAD] for s in (0.0, 0.5))
     assert torch.allclose(still, shifted, rtol=0, atol=1e-12)
@@ -115,9 +115,9 @@ def test_a_shift_of_the_head_is_invisible():
 
 
 def test_perturbation_is_a_sum_of_batch_means_over_samples():
-    """As in its authors' code: the scale depends on the batch size, the absolute value is of each batch."""
+    """As in the authors' code: absolute values are per batch, so the scale depends on the batch size."""
     model, data = worked(copies=3)
-    expected = torch.tensor(PERTURBED[0.1], dtype=F64)  # one batch of the two samples, divided by two
+    expected = torch.tensor(PERTURBED[0.1], dtype=F64)  # one batch of both samples, divided by two
     pairs = importance.perturbation(model, data, shift=0.1, floor=0.0, batch_size=2)["hidden.weight"]
     whole = importance.perturbation(model, data, shift=0.1, floor=0.0, batch_size=6)["hidden.weight"]
     assert torch.allclose(pairs, expected, rtol=0, atol=1e-8)
@@ -168,7 +168,7 @@ def test_example_e_one_side_alone():
     some, none = vector(3e-7, 5.0), vector(0.0, 0.0)
     assert torch.equal(fused(old, learnt, some, none), old)
     assert torch.equal(fused(old, learnt, none, some), learnt)
-    assert torch.equal(fused(old, learnt, none, none), learnt), "nothing of the past is at stake"
+    assert torch.equal(fused(old, learnt, none, none), learnt), "the past has no precision"
 
 
 # ---- fusion as an equation ----------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def test_fuse_changes_no_argument():
 
 
 def test_single_precision_sums_of_tiny_precisions_do_not_vanish():
-    """In single precision 1e-30 + 1e-40 is 1e-30; subnormal squares still have a ratio."""
+    """In single precision 1e-30 + 1e-40 is 1e-30, but subnormal squares still have a ratio."""
     tiny = vector(3e-45, 1e-40, dtype=torch.float32)
     found = fused(vector(0, 0, dtype=torch.float32), vector(1, 1, dtype=torch.float32), tiny, tiny)
     assert torch.allclose(found, vector(0.5, 0.5, dtype=torch.float32))

@@ -1,4 +1,4 @@
-"""RP2F in whole runs: what a learner does with it, its search, and what a kill leaves of it."""
+"""RP2F in whole runs: the learner's weights, the search, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
+from helpers.learners import make_learner
 from helpers.rp2f import HEAD, naive_decorrelation
+from helpers.toys import small
 from helpers.watching import watch_trainings
-from helpers.weights import distance
+from helpers.weights import assert_same_bits, distance, weights_of
 
 from holdfast import importance
 from holdfast.data.tasks import Stream
@@ -19,11 +20,11 @@ from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method, Training
 
-# ---- the learner runs free ----------------------------------------------------------------------------
+# ---- the learner trains freely ------------------------------------------------------------------------
 
 
 def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> Learner:
-    """A learner at the start of its second task; what was fused and what ran free are far apart."""
+    """Return a learner at the start of its second task, with distant fused and free weights."""
     method = METHODS["rp2f"](**{"lr": 1e-2, "lam": 0.0} | values)
     learner = make_learner(path, method, stream, own or small(epochs=2, patience=3), fixed={"lr", "lam"})
     learner.learn(stream.tasks[0])
@@ -35,7 +36,7 @@ def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> Le
 
 
 def spied(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[tuple[P.Params, P.Params]]:
-    """At every look at the deployed weights: those, and the model's own."""
+    """Record the deployed weights and the model's own at every evaluation."""
     seen: list[tuple[P.Params, P.Params]] = []
     deployed = type(learner.method).deployed
 
@@ -62,7 +63,7 @@ def test_where_the_learner_starts(one_layer, stream_name, continues, request, mo
     deployed, live = seen[0]
     assert_same_bits(deployed, start)
     assert_same_bits(live, free if continues else start)
-    assert distance(seen[1][1], live) > 1e-3, "it trains"
+    assert distance(seen[1][1], live) > 1e-3, "the weights must change"
 
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
@@ -70,7 +71,9 @@ def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind
     learner = second_task(one_layer, classes, importance=kind)
     method, task = learner.method, classes.tasks[1]
     training = method.prepare(learner, task)
-    P.restore(learner.model, {name: value + 1e-3 for name, value in training.begin.items()})  # some steps on
+    P.restore(
+        learner.model, {name: value + 1e-3 for name, value in training.begin.items()}
+    )  # as after some steps
     learner.model.train()
     training.losses(learner.model, learner.train.collate(range(4)))["task"].backward()
     gradients = {name: weight.grad.clone() for name, weight in P.trainable(learner.model).items()}
@@ -91,7 +94,7 @@ def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
 @pytest.mark.parametrize("continues", [True, False])
 def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues, monkeypatch):
-    """Without the robustness term it is SEQ from the learner's weights, epoch by epoch, dropout included."""
+    """Without the robustness term, every epoch equals SEQ from the learner's weights, including dropout."""
     learner = second_task(one_layer, classes, importance=kind, continues=continues)
     origin = learner.method.free if continues else learner.start
     seq = make_learner(one_layer, METHODS["seq"](), classes, learner.settings)
@@ -105,7 +108,7 @@ def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues,
     assert len(ours) == len(theirs) == 3
     for epoch, ((deployed, mine), (_, other)) in enumerate(zip(ours, theirs, strict=True)):
         assert_same_bits(mine, other)
-        assert epoch == 0 or distance(deployed, mine) > 1e-3, "fusion must show"
+        assert epoch == 0 or distance(deployed, mine) > 1e-3, "fusion must have an effect"
 
 
 def test_the_first_task_without_robustness_is_seq(one_layer, classes):
@@ -139,7 +142,7 @@ def test_new_head_rows_are_the_learners(one_layer, classes):
     learner = second_task(one_layer, classes)
     method = learner.method
     assert torch.equal(method.precision[HEAD][2:], torch.zeros(2, 32))
-    assert torch.equal(method.free[HEAD][2:], learner.start[HEAD][2:]), "they begin as the head's own"
+    assert torch.equal(method.free[HEAD][2:], learner.start[HEAD][2:]), "they start equal to the head's own"
     assert method.free[HEAD].shape == (4, 32)
     lesson = learner.learn(classes.tasks[1])
     assert lesson.decision.trial.fit["best_epoch"] > 0
@@ -147,11 +150,11 @@ def test_new_head_rows_are_the_learners(one_layer, classes):
     for name in (HEAD, "head.linear.bias"):
         assert torch.equal(deployed[name][2:], method.free[name][2:])
         assert (deployed[name][:2] != method.free[name][:2]).all()
-        assert (method.precision[name][2:] > 0).all(), "the next task finds them taken"
+        assert (method.precision[name][2:] > 0).all(), "the next task needs their precision"
 
 
 def test_rows_nobody_has_taught_follow_the_learner(one_layer, classes):
-    """A preallocated head whose unseen rows are not looked at: 0 beside 0."""
+    """Unseen rows of a preallocated head have precision 0 on both sides."""
     learner = second_task(one_layer, classes, small(head="preallocated", epochs=2))
     lesson = learner.learn(classes.tasks[1])
     assert lesson.decision.trial.fit["best_epoch"] > 0
@@ -160,14 +163,14 @@ def test_rows_nobody_has_taught_follow_the_learner(one_layer, classes):
 
 
 def test_precision_adds_up_over_tasks(one_layer, domains):
-    """Π_k = Σ π of the chosen epochs, measured at the learner's weights and not at the deployed ones."""
+    """Π_k = Σ π of the chosen epochs, measured at the learner's weights, not at the deployed ones."""
     method = METHODS["rp2f"](lr=3e-3, lam=1e-6)
     learner = make_learner(one_layer, method, domains, small(epochs=2), fixed={"lr", "lam"})
     total: P.Params = {}
     for k, task in enumerate(domains):
         lesson = learner.learn(task)
         assert lesson.decision.trial.fit["best_epoch"] > 0, k
-        learner.begin(task)  # its sentences once more
+        learner.begin(task)  # load its sentences again
         with P.using(learner.model, method.free):
             own = importance.fisher(learner.model, learner.train)
         total = {name: total.get(name, 0) + value for name, value in own.items()}
@@ -180,7 +183,7 @@ def test_precision_adds_up_over_tasks(one_layer, domains):
 
 
 def test_biases_and_norms_are_running_means_over_tasks(tiny_bert, domains):
-    """Example B at full size; the passes are one per matrix and epoch."""
+    """Example B at full size, with one pass per matrix and epoch."""
     method = METHODS["rp2f"](lr=3e-3, lam=1e-6, importance="perturbation")
     learner = make_learner(tiny_bert, method, domains, small(epochs=2), fixed={"lr", "lam"})
     frees = []
@@ -200,7 +203,7 @@ def test_biases_and_norms_are_running_means_over_tasks(tiny_bert, domains):
             assert torch.equal(method.precision[name], torch.full_like(deployed[name], k + 1.0))
         for name in matrices:
             assert (method.precision[name] >= (k + 1) * 0.99e-6).all()
-        passes = 9 * 3 * (fit["epochs"] if k else 1)  # on the first task once, when it is over
+        passes = 9 * 3 * (fit["epochs"] if k else 1)  # on the first task only once, at its end
         assert lesson.chosen_passes["importance"] == {"forward": passes, "backward": passes}
     assert distance(frees[2], deployed) > 1e-3
     assert distance(frees[1], frees[0]) > 1e-3
@@ -219,7 +222,7 @@ def test_passes_of_the_fisher(one_layer, classes):
 
 
 def test_passes_end_at_the_limit(tiny_bert, classes, monkeypatch):
-    """What is counted is what is run."""
+    """The counted passes are those that took place."""
     monkeypatch.setattr("holdfast.methods.rp2f.LIMIT", 9)
     learner = second_task(tiny_bert, classes, small(epochs=1, batch_size=5), importance="perturbation")
     calls: list[int] = []
@@ -299,7 +302,7 @@ def test_a_rerun_from_trial_files_has_the_same_bits(one_layer, classes, tmp_path
     assert len(list(tmp_path.glob("*.trial"))) == 9
 
     def refuse(*_: Any) -> None:
-        raise AssertionError("trained although its trial was on disk")
+        raise AssertionError("trained although the trial was on disk")
 
     monkeypatch.setattr(Learner, "_train", refuse)
     again = run(tmp_path)

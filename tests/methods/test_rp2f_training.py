@@ -1,4 +1,4 @@
-"""A training with RP2F, step by step by hand."""
+"""A naive training with RP2F, step by step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, lopsided, make_learner, small
+from helpers.learners import make_learner
 from helpers.rp2f import F64, naive_decorrelation
-from helpers.weights import distance
+from helpers.toys import lopsided, small
+from helpers.weights import assert_same_bits, distance
 from torch import Tensor
 
 from holdfast.data.batches import Batch
@@ -18,13 +19,13 @@ from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.models.classifier import Output
 
-# ---- a training by hand -------------------------------------------------------------------------------
+# ---- a naive training ---------------------------------------------------------------------------------
 
 LR, LAM = 1e-3, 1e-3
 
 
 def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learner:
-    """A float64 learner without dropout at the start of the second task, with a past made up."""
+    """Return a float64 learner without dropout at the start of the second task, with a made-up past."""
     own = small(**{"epochs": 2} | changes)
     learner = make_learner(path, method, stream, own, fixed={"lr", "lam"})
     learner.model.double()
@@ -42,7 +43,7 @@ def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learn
 
 
 class Naive:
-    """The second task by hand: a free AdamW, a Fisher sample by sample, fusion, the best of the epochs."""
+    """A naive second task: free AdamW, a Fisher sample by sample, fusion, the best epoch."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner, self.model = learner, learner.model
@@ -94,7 +95,7 @@ class Naive:
         return float(losses / weights)
 
     def train(self, free: P.Params, *, lr: float, lam: float, epochs: int = 2, past: P.Params | None = None):
-        """For epochs 0, 1, ...: deployed weights, the learner's, its precision and the validation loss."""
+        """Return deployed weights, the learner's, its precision and the validation loss for every epoch."""
         learner = self.learner
         start = {name: value.double() for name, value in learner.start.items()}
         theta = dict(free)
@@ -138,7 +139,9 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lr, best):
     lesson = learner.learn(stream.tasks[1])
     [trial] = lesson.trials
     assert (trial.fit["epochs"], trial.fit["best_epoch"]) == (2, best)
-    assert trial.fit["valid_loss"] == pytest.approx(losses[best], rel=1e-5), "of the fused weights"
+    assert trial.fit["valid_loss"] == pytest.approx(losses[best], rel=1e-5), (
+        "the validation loss is that of the fused weights"
+    )
     deployed, own, precision, _ = history[best]
     assert distance(P.snapshot(learner.model), deployed) < 1e-3 * lr
     assert distance(method.free, own) < 1e-3 * lr
@@ -147,7 +150,7 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lr, best):
         new = precision.get(name, torch.zeros_like(value))
         assert torch.allclose(value - past[name], new, rtol=1e-3, atol=1e-9), name
     if best:
-        assert distance(deployed, own) > 0.5 * lr, "fusion must show"
+        assert distance(deployed, own) > 0.5 * lr, "fusion must have an effect"
         assert distance(deployed, start) > 0.5 * lr
         assert max(float(value.max()) for value in precision.values()) > 1e-4
     else:
@@ -158,7 +161,7 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lr, best):
 
 @pytest.mark.parametrize("lam", [0.0, LAM])
 def test_the_first_task_by_hand(tiny_bert_dry, domains, lam):
-    """Plain training with the robustness term: no fusion, the precision is measured at the end."""
+    """Plain training with the robustness term, without fusion; the precision is measured at the end."""
     method = METHODS["rp2f"](lr=LR, lam=lam)
     learner = make_learner(tiny_bert_dry, method, domains, small(epochs=2), fixed={"lr", "lam"})
     learner.model.double()
@@ -169,7 +172,7 @@ def test_the_first_task_by_hand(tiny_bert_dry, domains, lam):
     fisher = naive.fisher(expected)
     if lam:
         *_, (plain, *_) = naive.train(P.snapshot(learner.model), lr=LR, lam=0.0)
-        assert distance(plain, expected) > 0.1 * LR, "the robustness term must show"
+        assert distance(plain, expected) > 0.1 * LR, "the robustness term must have an effect"
     lesson = learner.learn(domains.tasks[0])
     assert lesson.decision.trial.fit["best_epoch"] == 2
     assert distance(P.snapshot(learner.model), expected) < 1e-3 * LR

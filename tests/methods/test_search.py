@@ -1,4 +1,4 @@
-"""The search plans, driven by a fake trainer: what they ask for, what they return, how many trainings."""
+"""Search plans with a fake trainer: the trials they ask for, their results, the number of trainings."""
 
 import math
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def test_both_engines_agree_on_every_monotone_score(steps: int) -> None:
         assert walked.flags == halved.flags == ()
         assert len(tried) <= math.ceil(math.log2(steps)) + 2
         assert set(tried) <= set(grid)
-        if threshold == 0.0:  # nothing accepted: the unregularised trial, which is not trained again
+        if threshold == 0.0:  # nothing accepted: the unregularised trial, not trained again
             assert walked.trial is halved.trial is FREE
 
 
@@ -96,11 +96,11 @@ def test_a_start_that_passes_is_taken_and_never_raised(engine: Any) -> None:
 
 
 def test_limit() -> None:
-    passes = [10.0 * 0.5**j for j in (6, 7, 8)]  # of the grid 0..8 only the weakest three
+    passes = [10.0 * 0.5**j for j in (6, 7, 8)]  # only the weakest three of the grid 0..8
     options = {"decay": 0.5, "steps": 8}
     found, tried = descend(lambda lam: lam in passes, limit=4, engine="linear", **options)
     assert (found.value, found.trial, found.flags, len(tried)) == (0.0, FREE, ("limit",), 4)
-    # bisect: 0 fails, (0+9)//2 = 4 fails, 6 passes; the limit ends it before 5 is known to fail
+    # bisect: 0 fails, (0+9)//2 = 4 fails, 6 passes; the limit is reached before 5 is tried
     found, tried = descend(lambda lam: lam in passes, limit=3, engine="bisect", **options)
     assert tried == [10.0, 10 * 0.5**4, 10 * 0.5**6]
     assert (found.value, found.flags) == (10 * 0.5**6, ("limit",))
@@ -130,11 +130,11 @@ def test_bisect_does_not_look_above_a_known_failure() -> None:
     found, tried = descend(lambda lam: lam <= grid[12], steps=16, known=known)
     assert found.value == grid[12]
     assert max(tried) < grid[8]
-    assert len(tried) <= 4  # 9 .. 16 and nothing: nine answers
+    assert len(tried) <= 4  # nine possible answers: 9 .. 16 and none
 
 
 def test_known_points_of_lambda_max_lie_on_the_grid_below_it() -> None:
-    # the nine points 10^i/(lr max alpha) and start · 10^-j must meet, or trials are made twice
+    # the points 10^i/(lr max alpha) and start · 10^-j must coincide, or trials are repeated
     for scale in (3e-4 * 0.042, 3e-3 * 0.7431, 1.7e-5):
         points = [rounded(10**i / scale) for i in range(9)]
         known = {lam: Result(at(lam), 0.0) for lam in points}
@@ -209,7 +209,7 @@ def test_lambda_max_needs_the_score_and_the_movement_of_the_strongest_point() ->
     assert decision.trial.choice == at(10.0)
     assert len(tried) == len(set(tried)) <= 1 + 4 + 2
     decision, _ = search_lam(lambda lam: 0.5, stiff)
-    assert decision.notes["lam_max"] == 100.0  # where scores cannot tell, movement does
+    assert decision.notes["lam_max"] == 100.0  # where scores are equal, movement decides
     assert decision.trial is GOLD
 
 
@@ -236,7 +236,7 @@ def test_in_the_printed_setting_lambda_max_is_where_the_score_is_zero() -> None:
     decision, _ = search_lam(lambda lam: 0.95 if lam < 5 else 0.9 if lam < 5e4 else 0.02, None)
     assert decision.notes == {"gold": 0.95, "lam_max": 1e5, "flags": []}
     assert decision.trial.choice == at(1e4)
-    # no saturation there: the strongest point scores enough, and the search takes it as its start
+    # no saturation: the strongest point passes, and the search starts there
     decision, tried = search_lam(lambda lam: 0.9, None)
     assert decision.notes["flags"] == ["ceiling"]
     assert decision.trial.choice == at(1e8)

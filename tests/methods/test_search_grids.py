@@ -1,4 +1,4 @@
-"""Search plans over plain grids, driven by a fake trainer: the first gain, the best of a grid, the λ grid."""
+"""Search plans over plain grids with a fake trainer: the first gain, the best of a grid, the λ grid."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def climb(values: list[float], target: float = 0.9) -> tuple[Any, bool, list[Res
         ([0.51, 0.9, 0.9], 1, True),
         ([0.4, 0.6, 0.9], 2, True),
         ([0.5, 0.5, 0.500001], 3, True),
-        ([0.5, 0.5, 0.5], 3, False),  # as good as the base is no gain
+        ([0.5, 0.5, 0.5], 3, False),  # a tie with the base is no gain
         ([0.4, 0.3, 0.2], 3, False),
     ],
 )
@@ -114,11 +114,11 @@ def test_after_the_rates_the_grid_is_tried_at_the_best_of_them():
         (1e-3, 2, 1),
         (1e-3, 2, 2),
     ]
-    assert best is made[3], "(2, 2) is as good, and later"
+    assert best is made[3], "(2, 2) has the same score, but comes later"
 
 
 def test_after_the_rates_the_rate_does_not_change_any_more():
-    """A better point later on does not bring other rates into play."""
+    """A better point does not lead to other rates."""
     _, made = best_of(lambda c: 0.9 if c["a"] == 2 else 0.1 * (c["lr"] == 1e-2), product=False)
     assert {trial.choice["lr"] for trial in made[3:]} == {1e-2}
     assert len(made) == len(RATES) + len(GRID) - 1
@@ -138,9 +138,9 @@ def test_one_rate_and_one_point(whole):
     assert [trial.choice for trial in made] == [{"lr": 1e-4, "a": 1, "b": 1}]
     assert best is made[0]
     _, made = best_of(lambda c: 0.0, product=whole, rates=RATES[:1])
-    assert len(made) == 4, "with one rate both are the same"
+    assert len(made) == 4, "with one rate both modes are equal"
     _, made = best_of(lambda c: 0.0, product=whole, grid=GRID[:1])
-    assert len(made) == 3, "with one point both are the rate search"
+    assert len(made) == 3, "with one point both modes are the rate search"
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.booleans(), st.data())
@@ -185,7 +185,7 @@ def test_the_search_for_lambda_obeys_it(trials, steps):
 
 
 def test_it_is_what_strongest_takes():
-    """Without the settings, `strongest` walks as a run with default settings does."""
+    """Without settings, `strongest` uses the grid of a run with default settings."""
 
     def walk(**options: Any) -> list[Any]:
         plan = strongest(10.0, at, lambda trial: trial.score > 0, BASE, **options)

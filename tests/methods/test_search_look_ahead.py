@@ -24,7 +24,7 @@ from holdfast.methods.search import (
 
 
 def follow(score: Callable[[int], float], **options: Any) -> list[tuple[float, float]]:
-    """All the trials of the paper's path when the n-th of them (from 1) scores score(n)."""
+    """Return all trials of the paper's path if the n-th (from 1) has the score score(n)."""
     scores: list[float] = []
     trials = []
     for trial in paper_path(scores, **options):
@@ -49,7 +49,7 @@ def test_paper_path_switches_once_when_more_than_fifteen_trials_are_flat() -> No
 
 
 def test_paper_path_never_switches_back() -> None:
-    # flat up to trial 16, then rising fast: m goes on shrinking, and being below .1 does not end it
+    # flat up to trial 16, then rising fast: m continues to shrink, even below .1
     trials = follow(lambda n: 0.5 if n <= 16 else 0.01 * n, budget=60)
     assert {down for down, _ in trials[16:]} == {trials[15][0]}
     assert len(trials) == 60

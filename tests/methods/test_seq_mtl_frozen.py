@@ -1,4 +1,4 @@
-"""The yardsticks: SEQ (by hand), MTL (all tasks at once), frozen (λ = ∞)."""
+"""The baselines: SEQ (compared with a naive training), MTL (all tasks at once), frozen (λ = ∞)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import math
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
 from helpers.by_hand import LR, distance, dry_learner, naive_training
+from helpers.learners import make_learner
+from helpers.toys import small
+from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
@@ -97,7 +99,7 @@ def test_frozen_trains_new_rows_only(one_layer, classes):
 
 
 def test_frozen_keeps_answers_of_a_domain(one_layer, domains):
-    """With no new rows and every weight needed, the second task changes next to nothing."""
+    """Without new rows, and with every weight important, the second task changes almost nothing."""
     learner = make_learner(one_layer, METHODS["frozen"](), domains)
     learner.learn(domains.tasks[0])
     predicted = learner.predict(domains.tasks[0].test.texts)

@@ -1,4 +1,4 @@
-"""UPGD: trainings worked out by hand, what its memory does at task boundaries."""
+"""UPGD: naive trainings, and its memory at task boundaries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, lopsided, make_learner, small, weights_of
+from helpers.learners import make_learner
+from helpers.toys import lopsided, small
 from helpers.upgd import HEAD, LR, Naive, dry_learner, prepared, upgd
-from helpers.weights import distance, relative
+from helpers.weights import assert_same_bits, distance, relative, weights_of
 from torch import Tensor
 
 from holdfast.data.batches import Batch
@@ -20,7 +21,7 @@ from holdfast.methods.base import Training
 from holdfast.methods.upgd import UPGD, head_curvature
 from holdfast.steps.upgd import UPGDOptimizer
 
-# ---- by hand ------------------------------------------------------------------------------------------
+# ---- naive trainings ----------------------------------------------------------------------------------
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -74,7 +75,7 @@ def test_a_training_in_double_precision(tiny_bert_dry, domains, curvature):
 
 
 def test_worked_curvature_of_the_head():
-    """specs/upgd.md, section 9: W2 [[.18395763, .01991612]] twice; two samples of the same are their mean."""
+    """specs/upgd.md, section 9: both rows of W2 are [.18395763, .01991612]; equal samples do not matter."""
     hidden = torch.tanh(torch.tensor([[0.3, -0.5], [0.8, 0.2]]) @ torch.tensor([1.0, -2.0])
                         + torch.tensor([0.1, -0.1]))  # fmt: skip
     logits = torch.tensor([[0.7, -0.4], [-0.2, 0.6]]) @ hidden
@@ -91,7 +92,7 @@ def test_worked_curvature_of_the_head():
 
 @pytest.mark.parametrize("stream_name", ["classes", "domains"])
 def test_curvature_of_the_head_is_autograds(tiny_bert_dry, stream_name, request):
-    """As the method measures it in training, of both scenarios' losses."""
+    """As measured in training, with the losses of both scenarios."""
     stream = request.getfixturevalue(stream_name)
     learner = dry_learner(tiny_bert_dry, upgd(curvature="head"), stream)
     training, measured = prepared(learner, stream.tasks[1])
@@ -212,4 +213,4 @@ def test_a_learner_goes_on_from_its_stored_state(tiny_bert, classes):
     forgetful.learn(classes.tasks[0])
     forgetful.method.utility, forgetful.method.steps = {}, {}
     forgetful.learn(classes.tasks[1])
-    assert distance(weights_of(forgetful), weights_of(first)) > 1e-5, "the memory must show"
+    assert distance(weights_of(forgetful), weights_of(first)) > 1e-5, "the memory must have an effect"

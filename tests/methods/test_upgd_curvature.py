@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same_bits, make_learner, small, weights_of
+from helpers.learners import make_learner
+from helpers.toys import small
 from helpers.upgd import HEAD, LR, Naive, dry_learner, prepared, upgd, watch_curvatures
-from helpers.weights import distance
+from helpers.weights import assert_same_bits, distance, weights_of
 from torch import Tensor
 
 from holdfast.data.batches import Batch
@@ -81,7 +82,7 @@ def test_nothing_watches_the_head_after_a_step(tiny, classes):
 
 
 def gradients(learner: Learner, training: Training, batch: Batch, seed: int = 5) -> tuple[P.Params, Tensor]:
-    """Those of one batch in training mode, and the next number of the global generator."""
+    """Return the gradients of one batch in training mode, and the next number of the global generator."""
     learner.model.train()
     learner.model.zero_grad()
     torch.manual_seed(seed)
@@ -102,12 +103,12 @@ def test_the_gradient_is_the_plain_one_under_the_same_dropout(tiny_bert, classes
     other, _ = gradients(learner, Training(LR), batch, seed=6)
     assert measured
     assert distance(own, plain) < 1e-6
-    assert distance(other, plain) > 1e-3, "dropout must show"
-    assert torch.equal(after_plain, after_own), "no more random numbers than the plain pass"
+    assert distance(other, plain) > 1e-3, "dropout must have an effect"
+    assert torch.equal(after_plain, after_own), "no more random numbers than in a plain pass"
 
 
 def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
-    """z ⊙ Hz of the very loss that is trained: the gradient of z·g, with dropout frozen by its seed."""
+    """z ⊙ Hz of the training loss itself: the gradient of z·g, with dropout fixed by its seed."""
     learner = make_learner(tiny_bert, upgd(), classes)
     learner.begin(classes.tasks[0])
     training, measured = prepared(learner, classes.tasks[0])
@@ -135,7 +136,7 @@ def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
 
 
 def test_long_and_short_sentences_in_one_batch(tiny_bert_dry, domains):
-    """Groups of like length pass the encoder one by one, the head once."""
+    """Groups of similar length pass through the encoder separately, through the head together."""
     learner = dry_learner(tiny_bert_dry, upgd(), domains)
     training, measured = prepared(learner, domains.tasks[1])
     words = list(learner.train.tokens[0][1:-1])
@@ -201,7 +202,7 @@ def test_nothing_to_train_but_the_head(tiny_bert, classes):
 
 
 def test_the_whole_stream_with_a_preallocated_head(tiny_bert, classes):
-    """Rows of unseen labels have no curvature and, at a prior of 0, no gradient."""
+    """Rows of unseen labels have no curvature and, with a prior of 0, no gradient."""
     settings = small(head="preallocated", logits="all", epochs=2)
     learner = make_learner(tiny_bert, upgd(), classes, settings, fixed={"lr"})
     learner.learn(classes.tasks[0])

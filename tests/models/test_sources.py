@@ -85,7 +85,7 @@ def test_an_entry_that_leads_outside_is_refused(
     monkeypatch: pytest.MonkeyPatch, cache: Path, entry: str
 ) -> None:
     serve(monkeypatch, f"{FOLDER}/config.json", entry)
-    with fails("leads outside the archive"):
+    with fails("points outside the archive"):
         get("minilm")
     assert leftovers(cache) == []
     assert not list(cache.parent.rglob("evil"))
@@ -102,7 +102,7 @@ def test_a_failed_download_is_one_line(monkeypatch: pytest.MonkeyPatch, cache: P
 def test_an_unwritable_cache_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOLDFAST_CACHE", str(tmp_path / "file"))
-    with fails("cannot write the model cache .*: Not a directory; point HOLDFAST_CACHE at"):
+    with fails("cannot write the model cache .*: Not a directory; set HOLDFAST_CACHE to"):
         get("minilm")
 
 
@@ -184,7 +184,7 @@ def test_gaps_in_a_model_directory_are_not_filled_in_silence(tmp_path: Path) -> 
     assert len(tokenizer) == encoder.config.vocab_size
 
     BertConfig(num_hidden_layers=2, **sizes).save_pretrained(tmp_path)
-    with fails(r"lacks 16 weights, the first is encoder\.layer\.1"):
+    with fails(r"lacks 16 weights, the first: encoder\.layer\.1"):
         load_encoder(str(tmp_path))
 
 
@@ -216,5 +216,5 @@ def test_a_pooler_that_would_be_random_is_refused_only_if_it_is_read(tmp_path: P
         vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "hi"])}
     ).save_pretrained(tmp_path)
     load_encoder(str(tmp_path))
-    with fails("lacks 2 weights, the first is pooler.dense.bias"):
+    with fails("lacks 2 weights, the first: pooler.dense.bias"):
         load_encoder(str(tmp_path), pooler=True)

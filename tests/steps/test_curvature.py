@@ -1,4 +1,4 @@
-"""Curvature: Hutchinson's estimate of a Hessian's diagonal, and the task loss's own in the logits."""
+"""Curvature: Hutchinson's estimate of a Hessian's diagonal, and that of the task loss in the logits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def worked_network() -> dict[str, nn.Parameter]:
 
 
 def flat_hessian() -> Tensor:
-    """All second derivatives of the worked network, as one matrix over W1, b1, W2."""
+    """Return the Hessian of the example network as one matrix over W1, b1, W2."""
     blocks = torch.autograd.functional.hessian(worked_loss, tuple(NETWORK.values()))
     sizes = [value.numel() for value in NETWORK.values()]
     return torch.cat(
@@ -64,7 +64,7 @@ def test_the_worked_network():
 
 
 class Signs:
-    """Stands in for torch.randint: deals out given signs, tensor by tensor."""
+    """Replaces torch.randint by given signs, tensor by tensor."""
 
     def __init__(self, signs: tuple[int, ...]) -> None:
         self.bits = [(sign + 1) // 2 for sign in signs]
@@ -77,7 +77,7 @@ class Signs:
 
 
 def test_hutchinson_over_all_signs_is_the_diagonal(monkeypatch):
-    """Of W1 and W2 together; z and -z give the same product, so the first sign may stay."""
+    """For W1 and W2 together. z and -z give the same product, so the first sign is fixed."""
     chosen = [*range(4), *range(6, 10)]
     hessian = flat_hessian()[chosen][:, chosen]
     total = torch.zeros(8, dtype=F64)
@@ -99,7 +99,7 @@ def test_hutchinson_over_all_signs_is_the_diagonal(monkeypatch):
 
 
 def test_hutchinson_over_the_signs_of_one_matrix_is_its_diagonal():
-    """Seeds until all sixteen sign patterns of W1 have come up; each counted once."""
+    """Try seeds until all sixteen sign patterns of W1 have occurred; count each once."""
     hessian = flat_hessian()[:4, :4]
     found: dict[tuple[float, ...], Tensor] = {}
     for seed in range(120):
@@ -139,7 +139,7 @@ def test_hutchinson_draws_from_its_own_generator():
     generator = torch.Generator().manual_seed(7)
     many = [draw(generator) for _ in range(8)]
     assert torch.equal(torch.get_rng_state(), before)
-    assert len({tuple(one.flatten().tolist()) for one in many}) > 1, "other signs each time"
+    assert len({tuple(one.flatten().tolist()) for one in many}) > 1, "the signs differ each time"
     assert torch.equal(draw(torch.Generator().manual_seed(7)), many[0])
 
 
@@ -150,7 +150,9 @@ def test_hutchinson_of_linear_and_unused_weights():
     found = hutchinson(loss, params, torch.Generator().manual_seed(0))
     assert torch.equal(found["linear"], vector(0.0, 0.0))
     assert torch.equal(found["unused"], vector(0.0, 0.0))
-    assert torch.allclose(found["curved"], 6 * curved.detach()), "diagonal: any signs give it exactly"
+    assert torch.allclose(found["curved"], 6 * curved.detach()), (
+        "exact for any signs, since the Hessian is diagonal"
+    )
     loss.backward()
     assert torch.equal(linear.grad, vector(2.0, 5.0))
 
@@ -162,7 +164,7 @@ def test_hutchinson_of_a_loss_that_is_linear_in_everything():
 
 
 def test_hutchinson_of_a_bilinear_loss():
-    """Linear in each weight but not in both: z_a z_b off the diagonal, nothing on it."""
+    """The loss is linear in each weight but not in both: the diagonal is zero."""
     a, b = nn.Parameter(vector(2.0)), nn.Parameter(vector(3.0))
     many = []
     for seed in range(40):
@@ -173,7 +175,7 @@ def test_hutchinson_of_a_bilinear_loss():
 
 
 def test_worked_utilities():
-    """First and second order of W1, and what zeroing each weight really costs."""
+    """First- and second-order utility of W1, and the actual cost of zeroing each weight."""
     params = worked_network()
     loss = worked_loss(*params.values())
     loss.backward()
@@ -186,9 +188,9 @@ def test_worked_utilities():
     exact = flat_hessian().diagonal()[:4].view(2, 2)
     for curvature, expected in (
         ({}, [[-0.03640289, -0.12134295], [0.45665473, -0.22832736]]),
-        # The page's second order takes HesScale's approximation, which drops terms between layers; ...
+        # The spec's second order uses HesScale's approximation, which drops terms between layers; ...
         ({"w": HESSCALE_W1}, [[-0.04581018, -0.22586843], [0.59578297, -0.19354530]]),
-        # ... with the exact diagonal, -g w + ½ h w² of the page's own first order and h:
+        # ... with the exact diagonal, it is -g w + ½ h w² of the spec's first order and h:
         (
             {"w": exact},
             [
@@ -220,7 +222,7 @@ def test_worked_curvature_of_the_head():
 
 
 def naive_mean_loss(logits: Tensor, labels: list[int], prior: list[float], weights: list[float]) -> Tensor:
-    """Σ w_y (-log softmax(z + log π)_y) / Σ w_y over real samples; classes of prior 0 do not exist."""
+    """Return Σ w_y (-log softmax(z + log π)_y) / Σ w_y over real samples, without classes of prior 0."""
     alive = [c for c, p in enumerate(prior) if p > 0]
     total, normaliser = logits.new_zeros(()), 0.0
     for row, label in zip(logits, labels, strict=True):
@@ -267,7 +269,7 @@ def test_curvature_is_autograds_second_derivative(name):
 
 
 def test_hutchinson_through_an_unseen_class_is_finite():
-    """A preallocated head has rows whose prior is 0: log 0 must not reach the second derivative."""
+    """A preallocated head has rows with prior 0: log 0 must not reach the second derivative."""
     objective = Objective(torch.tensor([7.0, 1.0, 0.0]).log(), torch.ones(3))
     weight = nn.Parameter(torch.randn(3, 4, generator=torch.Generator().manual_seed(0)))
     given_ = torch.randn(5, 4, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""UPGD's optimiser: the worked numbers of specs/upgd.md, section 9, and naive loops."""
+"""UPGD's optimiser: the worked examples of specs/upgd.md, section 9, and naive loops."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[bool, dict[str, Any], tuple[float, ...], tuple[float, ...
 
 
 def gates(run: Run, name: str = "w") -> Tensor:
-    """s as it was in the last step, from what the optimiser left behind."""
+    """Return the gates s of the last step, from the optimiser's state."""
     corrected = run.corrected(name)
     if run.optimizer.scaling == "local":
         return torch.sigmoid(corrected / corrected.norm(dim=-1, keepdim=True))
@@ -110,7 +110,7 @@ def test_the_worked_gates():
 
 
 def test_the_raw_maximum_is_a_hard_switch_at_the_start():
-    """specs/upgd.md, section 4: the top ratio is 1/(1 - β^t), 1000 at the first step of β = 0.999."""
+    """specs/upgd.md, section 4: the top ratio is 1/(1 - β^t), so 1000 at the first step with β = 0.999."""
     for maximum, ratio in (("raw", 1000.0), ("corrected", 1.0)):
         run = Run(w=vector(1.0, -1.0), beta=0.999, maximum=maximum)
         run.step(w=vector(-0.1, -0.1))  # one useful, one harmful
@@ -138,14 +138,14 @@ def test_a_weight_of_utility_zero_moves_as_in_sgd():
     run = Run(w=vector(0.0, 1.0))
     run.step(w=vector(0.25, -1.0))
     assert float(run["w"][0]) == pytest.approx(-LR * 0.25, abs=1e-15)
-    assert 1 < float(run["w"][1]) < 1 + LR, "the useful one moves less"
+    assert 1 < float(run["w"][1]) < 1 + LR, "the useful weight moves less"
 
 
-# ---- where no weight is useful ------------------------------------------------------------------------
+# ---- no useful weight ---------------------------------------------------------------------------------
 
 
 def test_all_utilities_negative():
-    """specs/upgd.md, section 4: the bare quotient would protect the most harmful weight most."""
+    """specs/upgd.md, section 4: the plain quotient would protect the most harmful weight most."""
     utility = vector(-0.3, -0.1, -0.2)
     bare = torch.sigmoid(utility / utility.max())
     assert torch.allclose(bare, vector(0.95257413, 0.73105858, 0.88079708), rtol=0, atol=1e-8)
@@ -203,7 +203,7 @@ def test_local_scaling_is_by_row():
     gradient = torch.tensor([[-3.0, -4.0], [-0.03, 0.04]], dtype=F64)
     run = Run(w=weight, b=vector(1.0, 1.0), scaling="local", factor=1.0)
     run.step(w=gradient, b=vector(-0.6, 0.8))
-    for i, ratios in enumerate([(0.6, 0.8), (0.6, -0.8)]):  # rows of very different size gate alike
+    for i, ratios in enumerate([(0.6, 0.8), (0.6, -0.8)]):  # rows of very different size have the same gates
         for j, ratio in enumerate(ratios):
             expected = 1 - LR * float(gradient[i, j]) * (1 - logistic(ratio))
             assert float(run["w"][i, j]) == pytest.approx(expected, abs=1e-12)
@@ -220,7 +220,7 @@ def test_a_weight_without_gradient_waits():
     assert (float(run.steps["used"]), float(run.steps["idle"])) == (1.0, 0.0)
     run.step(used=vector(-0.1, 0.2), idle=vector(-0.5))
     assert (float(run.steps["used"]), float(run.steps["idle"])) == (2.0, 1.0)
-    assert torch.allclose(run.corrected("idle"), vector(1.5)), "its own first step corrects its own start"
+    assert torch.allclose(run.corrected("idle"), vector(1.5)), "bias correction counts the weight's own steps"
     assert not torch.equal(run["idle"], vector(3.0))
 
 
@@ -242,7 +242,7 @@ def test_utility_is_of_second_order_only_where_curvature_is_known():
     run.step(a=vector(-0.3), b=vector(-0.3))
     assert torch.allclose(run.corrected("a"), vector(0.3))
     assert torch.allclose(run.corrected("b"), vector(1.3))
-    run.curvature["b"] = vector(-2.0)  # read at each step, from the caller's own dictionary
+    run.curvature["b"] = vector(-2.0)  # read from the caller's dictionary at each step
     before = float(run["b"])
     run.step(a=vector(0.0), b=vector(0.0))
     expected = (0.9 * 0.13 + 0.1 * -(before**2)) / (1 - 0.81)
@@ -274,4 +274,4 @@ def test_a_closure_is_run_with_gradients_and_answered():
         return loss
 
     assert float(run.optimizer.step(closure).detach()) == 1.0
-    assert float(run["w"]) == pytest.approx(1 - LR * 2, abs=1e-12), "no useful weight: as SGD"
+    assert float(run["w"]) == pytest.approx(1 - LR * 2, abs=1e-12), "without a useful weight it is SGD"

@@ -1,4 +1,4 @@
-"""UPGD's optimiser at its edges: noise, half precision, and what holds for any numbers."""
+"""Edge cases of UPGD's optimiser: noise, half precision, and general properties."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_noise_has_a_seed():
 def test_no_noise_without_sigma():
     assert torch.equal(noisy(1, sigma=0.0), noisy(2, sigma=0.0))
     assert len(set(noisy(1, sigma=0.0).flatten().tolist())) == 1
-    assert len(set(noisy(1).flatten().tolist())) == 20, "every entry has noise of its own"
+    assert len(set(noisy(1).flatten().tolist())) == 20, "every entry has its own noise"
 
 
 def test_noise_leaves_the_global_generator_alone():
@@ -51,7 +51,7 @@ def test_noise_leaves_the_global_generator_alone():
     ("factor", "protecting", "scale"), [(2.0, True, 2.0), (1.0, True, 1.0), (2.0, False, 1.0)]
 )
 def test_size_of_the_noise(factor, protecting, scale):
-    """Standard deviation c lr σ (1 - s): most for useless weights, never nothing."""
+    """The standard deviation is c lr σ (1 - s): largest for useless weights, never zero."""
     n, sigma = 100_000, 0.7
     for share, gradient in ((logistic(1.0), -2.0), (0.5, 0.0), (logistic(-1.0), 2.0)):
         run = Run(
@@ -75,7 +75,7 @@ def test_size_of_the_noise(factor, protecting, scale):
             assert float(move.std()) == pytest.approx(expected, rel=0.01)
             assert float(move.mean()) == pytest.approx(drift, abs=5 * expected / math.sqrt(n))
         correlation = torch.corrcoef(torch.stack(moves))[0, 1]
-        assert abs(float(correlation)) < 0.02, "fresh at each step"
+        assert abs(float(correlation)) < 0.02, "new noise at each step"
 
 
 # ---- half precision -----------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_bfloat16_weights_step_in_single_precision():
         corrected = u / (1 - BETA**t)
         s = torch.sigmoid(corrected / corrected.max())
         w = (1 - LR * DECAY) * w - 2 * LR * (g + 0.1 * torch.randn(50, generator=noise)) * (1 - s)
-        w = w.bfloat16().float()  # rounded once, when it is stored
+        w = w.bfloat16().float()  # rounded once, when stored
         assert run["w"].dtype == torch.bfloat16
         assert torch.equal(run["w"].float(), w)
         assert run.utility["w"].dtype == torch.float32
@@ -112,7 +112,7 @@ anything = st.floats(-1e3, 1e3, width=32, allow_subnormal=False)
 @quick
 @given(st.lists(moderate, min_size=1, max_size=20), st.floats(1.0, 20.0), st.floats(-20, 10))
 def test_gates_are_open_intervals_and_monotone(values, top, exponent):
-    """Whatever the common scale, as long as the ratio does not saturate the logistic function."""
+    """For any common scale, as long as the ratio does not saturate the logistic function."""
     utility = vector(*values, top) * 10.0**exponent
     for found in (gate(utility, float(utility.max())), gate(utility, None)):
         assert ((found > 0) & (found < 1)).all()
@@ -131,7 +131,7 @@ def test_gates_are_open_intervals_and_monotone(values, top, exponent):
     st.booleans(),
 )
 def test_weights_stay_finite(rows, maximum, scaling, protecting):
-    """Single precision, thousands, the raw maximum's ratios: nothing overflows."""
+    """Nothing overflows in single precision, with values of thousands and the ratios of the raw maximum."""
     w, g, h = (torch.tensor(column) for column in zip(*rows, strict=True))
     run = Run({"w": h}, w=w, beta=0.999, sigma=1.0, maximum=maximum, scaling=scaling, protecting=protecting)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_weights_stay_finite(rows, maximum, scaling, protecting):
 @quick
 @given(st.lists(anything, min_size=2, max_size=8))
 def test_more_useful_is_slower(values):
-    """Of two weights with the same gradient, the one of larger utility moves no further."""
+    """Of two weights with the same gradient, the one with the larger utility moves no further."""
     past = vector(*values)
     run = Run(w=torch.zeros(len(past), dtype=F64))
     run.utility["w"].copy_(past)

@@ -1,4 +1,4 @@
-"""Projectors: the spec's worked numbers, rules, edges, and their algebra."""
+"""Projectors: the spec's worked example, rules, edge cases and algebra."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SOFT = double(
 
 
 def assert_printed(found: Tensor, expected: Tensor) -> None:
-    """Equal to the eight digits that are printed."""
+    """Compare to the eight printed digits."""
     assert found.dtype == torch.float64
     assert float((found - expected).abs().max()) < 1e-8
 
@@ -87,7 +87,7 @@ def test_the_soft_projector():
 
 
 def owm(rows: Tensor, a: float) -> Tensor:
-    """The recursion of Orthogonal Weights Modification, one input at a time."""
+    """Run the recursion of Orthogonal Weights Modification, one input at a time."""
     P = torch.eye(rows.shape[1], dtype=torch.float64)
     for x in rows:
         k = P @ x
@@ -110,7 +110,7 @@ def test_the_correlation_of_the_worked_example():
 
 
 def test_how_the_correlation_scales():
-    """The new gradient's size never matters; the old one's does, unless it is divided out."""
+    """The size of the new gradient never matters; that of the old one does, unless normalised."""
     assert correlation(7 * G, BEFORE) == pytest.approx(correlation(G, BEFORE), rel=1e-12)
     assert correlation(G, 7 * BEFORE) == pytest.approx(7 * correlation(G, BEFORE), rel=1e-12)
     free = correlation(G, BEFORE, scale_free=True)
@@ -132,7 +132,7 @@ def test_with_a_fraction_lambda_is_inert(d):
     assert torch.allclose(weak, strong, rtol=0, atol=1e-12)
     assert kept(weak) == int(0.3 * d)
     ratios = [projector(moment, lam, tau=2.0) for lam in (0.005, 100.0)]
-    assert kept(ratios[0]) > kept(ratios[1]), "with a ratio it is not"
+    assert kept(ratios[0]) > kept(ratios[1]), "with a ratio, λ must have an effect"
 
 
 def test_a_fraction_keeps_at_least_one_vector():
@@ -164,7 +164,7 @@ def test_gradients_that_are_zero(scale_free):
 
 
 def test_round_off_below_zero_is_no_eigenvalue():
-    """A moment stored in single precision may be slightly indefinite; a strong λ must not blow that up."""
+    """A moment in single precision may be slightly indefinite; a strong λ must not amplify that."""
     moment = torch.diag(double([-1e-9, 0.0, 1.0]))
     P = projector(moment, 1e10, tau=1.5)
     assert torch.allclose(P, torch.diag(double([1, 1, 0])))
@@ -182,7 +182,7 @@ def test_single_precision_is_decomposed_in_double(selection):
 
 # ---- properties ---------------------------------------------------------------------------------------
 
-# Whole numbers: an eigenvalue of their Gram matrix is 0 or clearly above.
+# Integers: an eigenvalue of their Gram matrix is 0 or clearly above.
 sides = st.integers(1, 7)
 inputs = st.tuples(sides, sides).flatmap(
     lambda shape: arrays.arrays(np.float64, shape, elements=st.integers(-3, 3).map(float))
@@ -208,7 +208,7 @@ def test_a_hard_projector_is_one(rows, lam, tau):
     perhaps = int((spectrum < limit * (1 + 1e-9)).sum())
     assert surely <= kept(P) <= perhaps
     assert abs(float(P.trace()) - kept(P)) < 1e-9
-    assert torch.allclose(P @ moment, moment @ P, atol=1e-9), "made of the moment's own eigenvectors"
+    assert torch.allclose(P @ moment, moment @ P, atol=1e-9), "it commutes with the moment"
 
 
 @given(inputs, st.floats(0, 1))
@@ -237,7 +237,7 @@ def test_a_soft_projector_shrinks(rows, lam):
 
 @given(inputs, st.integers(0, 100))
 def test_in_the_null_space_old_outputs_stay(rows, seed):
-    """τ just above 1 and a strong λ: whatever the update, no old input notices."""
+    """With τ just above 1 and a strong λ, no update changes the output for an old input."""
     moment = moment_of(rows)
     rank = int(np.linalg.matrix_rank(rows))
     assume(rank < rows.shape[1])

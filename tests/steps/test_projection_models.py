@@ -1,4 +1,4 @@
-"""Second moments of a real model's inputs, and steps that are projected."""
+"""Second moments of a real model's inputs, and projected steps."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import TOPICS, class_stream, small
 from helpers.importance import long_and_short
 from helpers.projection import kept, random_moment
+from helpers.toys import TOPICS, class_stream, small
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -25,7 +25,7 @@ from holdfast.steps.projection import project_after_step, projector, second_mome
 
 @pytest.fixture
 def model(tiny_bert: str) -> Classifier:
-    """With dropout, in training mode, with adapters that are not near the identity."""
+    """Return a model with dropout in training mode, with adapters far from the identity."""
     model = build_classifier(tiny_bert, small())
     model.head.add(TOPICS[:3])
     torch.manual_seed(3)
@@ -41,7 +41,7 @@ def data(model: Classifier) -> Examples:
 
 
 def sentence_by_sentence(model: Classifier, data: Examples) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """The mean of x xᵀ over real tokens, for the head over sentences, with nothing padded anywhere."""
+    """Return the mean of x xᵀ over tokens, for the head over sentences, without any padding."""
     seen: dict[str, list[Tensor]] = {}
     handles = []
     for name, module in model.named_modules():
@@ -70,18 +70,18 @@ def test_moments_against_a_loop_over_sentences(model, data, batch_size):
     expected, counts = sentence_by_sentence(model, data)
     found, tokens = second_moments(model, data, batch_size=batch_size)
     assert found.keys() == expected.keys() == tokens.keys()
-    assert len(found) == 9, "two adapters of two matrices in each of two layers, and the head"
+    assert len(found) == 9, "two layers with two adapters of two matrices each, and the head"
     words = sum(map(len, data.tokens))
     for name, moment in expected.items():
         assert counts[name] == int(tokens[name]) == (len(data) if name == "head.linear" else words)
-        assert found[name].dtype == torch.float32, "as it is stored"
+        assert found[name].dtype == torch.float32, "the type it is stored in"
         assert float((found[name] - moment).abs().max()) < 1e-5 * float(moment.abs().max()), name
-        assert float(found[name][-1, -1]) == 1.0, "of the constant"
+        assert float(found[name][-1, -1]) == 1.0, "the constant input"
         assert len(found[name]) == model.get_submodule(name).in_features + 1
 
 
 def test_moments_of_the_head_are_of_sentence_vectors(model, data):
-    """Not of tokens: the head never sees one."""
+    """The head never sees tokens."""
     moments, _ = second_moments(model, data)
     with torch.no_grad():
         vectors = torch.cat([model.eval().features(data.collate([i])) for i in range(len(data))]).double()
@@ -118,7 +118,7 @@ def test_a_bias_that_does_not_train_has_no_constant(model, data):
 
 
 def test_layers_that_are_projected(model):
-    """Every matrix that trains, by its place."""
+    """All trained matrices, by name."""
     matrices = {name for name, weight in trainable(model).items() if weight.dim() == 2}
     assert {f"{place}.weight" for place in projection.linear_layers(model)} == matrices
     assert len(matrices) == 9
@@ -128,7 +128,7 @@ def test_layers_that_are_projected(model):
 
 
 class Toy(nn.Module):
-    """Two linear layers, one without a bias, and a norm that belongs to none."""
+    """Two linear layers, one without a bias, and a separate norm."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ def train(model: nn.Module, optimizer: Optimizer, steps: int, around: Callable[.
 
 
 def by_hand(model: Toy, before: dict[str, Tensor]) -> None:
-    """[W b] ← [W b] + u P, row by row; the free rows whole; the norm back where it was."""
+    """Apply [W b] ← [W b] + u P row by row, except to free rows; restore the norm."""
     with torch.no_grad():
         for name in ("norm.weight", "norm.bias"):
             dict(model.named_parameters())[name].copy_(before[name])
@@ -185,8 +185,8 @@ def by_hand(model: Toy, before: dict[str, Tensor]) -> None:
 @every_optimizer
 @pytest.mark.parametrize("steps", [1, 4])
 def test_an_update_is_projected_on_the_input_side(optimizer, steps):
-    """Of weight and bias together, after the optimiser's own scaling."""
-    assert [kept(P) for P in PROJECTORS.values()] == [3, 3], "neither nothing nor everything"
+    """Weight and bias are projected together, after the optimiser's scaling."""
+    assert [kept(P) for P in PROJECTORS.values()] == [3, 3], "neither zero nor the identity"
     found, expected = Toy().double(), Toy().double()
     start = copy.deepcopy(found.state_dict())
     own = OPTIMIZERS[optimizer](found.parameters())
@@ -241,7 +241,7 @@ def test_what_is_in_no_projected_layer_stays(optimizer):
 @every_optimizer
 @pytest.mark.parametrize("bias", [True, False])
 def test_old_outputs_stay_through_a_whole_training(optimizer, bias):
-    """In single precision, with a projector from the old inputs themselves."""
+    """In single precision, with a projector computed from the old inputs."""
     generator = torch.Generator().manual_seed(11)
     old = torch.randn(4, 12, generator=generator)
     new, wanted = torch.randn(16, 12, generator=generator), torch.randn(16, 3, generator=generator)
@@ -263,7 +263,7 @@ def test_old_outputs_stay_through_a_whole_training(optimizer, bias):
         losses.append(float(loss.detach()))
     assert float((layer(old).detach() - before).abs().max()) < 1e-5
     assert float((layer(new).detach() - other).abs().max()) > 0.3
-    assert losses[-1] < 0.8 * losses[0], "and yet it learns"
+    assert losses[-1] < 0.8 * losses[0], "it must still learn"
 
 
 def test_a_step_in_half_precision_is_projected_in_single():
@@ -276,11 +276,11 @@ def test_a_step_in_half_precision_is_projected_in_single():
     project_after_step(optimizer, {"layer.weight": weight}, {"layer": P}, {})
     optimizer.step()
     expected = (-weight.grad.double() @ P).bfloat16()
-    assert float((weight.detach() == expected).double().mean()) > 0.98  # but for ties in rounding
+    assert float((weight.detach() == expected).double().mean()) > 0.98  # except for ties in rounding
 
 
 def test_moments_of_a_task_make_its_answers_stay(tiny_bert_dry):
-    """The whole of it on the head: moments, projector, steps; a sentence's logits do not move."""
+    """Moments, projector and steps on the head: a sentence's logits do not change."""
     task = class_stream().tasks[0]
     model = build_classifier(tiny_bert_dry, small())
     model.head.add(TOPICS[:4])

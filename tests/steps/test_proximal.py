@@ -1,4 +1,4 @@
-"""The proximal step: exact, exactly still at the anchor, stable at every strength."""
+"""The proximal step: exact, unchanged at the anchor, stable at every strength."""
 
 import math
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_pulled_by_hand() -> None:
 def test_pulled_is_the_minimiser(u: float, anchor: float, exponent: float) -> None:
     c = torch.tensor(10.0**exponent).item()
     result = pulled(tensor(u), tensor(anchor), tensor(c)).item()
-    exact = (u + c * anchor) / (1 + c)  # Python's own float64
+    exact = (u + c * anchor) / (1 + c)  # in Python's float64
     assert result == pytest.approx(exact, abs=1e-6 * max(abs(u), abs(anchor), 1e-30))
 
 

@@ -1,4 +1,4 @@
-"""The proximal step towards two anchors at once: where it ends, at every strength and in every precision."""
+"""The proximal step towards two anchors, at every strength and in every precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW
 from holdfast.steps.proximal import Pull, pull_after_step
 
 values = st.floats(-1e4, 1e4, width=32)
-# 0 is a strength, and so are the extremes of the range; in between, every order of magnitude.
+# 0, the extremes of the range, and every order of magnitude in between.
 strengths = st.one_of(
     st.sampled_from([0.0, 1e-45, 1e-30, 1.0, 1e30, 1e38]),
     st.floats(-38, 38).map(lambda exponent: 10.0**exponent),
@@ -25,12 +25,12 @@ exact_entry = st.tuples(values, values, values, below_the_ceiling, below_the_cei
 
 
 def columns(entries: list[tuple[float, ...]], dtype: torch.dtype) -> list[Tensor]:
-    """u, the old and the auxiliary anchor, and the strength of either."""
+    """Draw u, the old and the auxiliary anchor, and both strengths."""
     return [torch.tensor(column, dtype=dtype) for column in zip(*entries, strict=True)]
 
 
 def stepped(u: Tensor, *pulls: tuple[Tensor, Tensor], lam: float = 1.0, lr: float = 1.0) -> Tensor:
-    """One step of SGD that goes nowhere by itself, then the pulls of strength lr · lam · s."""
+    """Take an SGD step with zero gradient, followed by pulls of strength lr · lam · s."""
     weight = nn.Parameter(u.clone())
     optimizer = SGD([weight], lr=lr)
     both = [Pull({"w": anchor}, {"w": strength}, lam) for anchor, strength in pulls]
@@ -41,7 +41,7 @@ def stepped(u: Tensor, *pulls: tuple[Tensor, Tensor], lam: float = 1.0, lr: floa
 
 
 def closed_form(u: float, one: float, two: float, s: float, s_a: float) -> float:
-    """(u + s θ_old + s_a θ_aux)/(1 + s + s_a), in exact arithmetic."""
+    """Return (u + s θ_old + s_a θ_aux)/(1 + s + s_a) in exact arithmetic."""
     u, one, two, s, s_a = map(Fraction, (u, one, two, s, s_a))
     return float((u + s * one + s_a * two) / (1 + s + s_a))
 
@@ -104,7 +104,7 @@ def test_it_never_leaves_what_the_three_points_span(dtype, entries):
 @pytest.mark.parametrize("lam", [0.0, 1e-38, 1.0, 1e38])
 @pytest.mark.parametrize("lam_a", [0.0, 1e-38, 1.0, 1e38])
 def test_no_strength_makes_a_weight_no_number(lam, lam_a):
-    """With importances of 0, of the smallest and of the largest kind, behind AdamW's own steps."""
+    """With importances of 0 and of extreme sizes, after AdamW's steps."""
     a = torch.tensor([0.0, 1e-45, 1e-20, 1.0, 1e20, 0.0, 1e38])
     a_aux = torch.tensor([0.0, 0.0, 1e38, 1.0, 1e-20, 1e38, 1e38])
     weight = nn.Parameter(torch.linspace(-1, 1, 7))
@@ -123,7 +123,7 @@ def test_no_strength_makes_a_weight_no_number(lam, lam_a):
         points = torch.stack([before[-1], one, two])
         assert (weight >= points.amin(0)).all()
         assert (weight <= points.amax(0)).all()
-        assert weight[0] == before[-1][0], "nobody pulls there"
+        assert weight[0] == before[-1][0], "there is no pull there"
 
 
 @given(st.lists(st.tuples(values, values, values), min_size=1, max_size=20), st.booleans())
@@ -139,7 +139,7 @@ def test_a_second_strength_of_zero_is_one_anchor(entries):
     none = torch.zeros_like(s)
     alone = stepped(u, (one, s))
     assert torch.equal(stepped(u, (one, s), (two, none)), alone)
-    assert torch.equal(stepped(u, (two, none), (one, s)), alone), "and so is a first of zero"
+    assert torch.equal(stepped(u, (two, none), (one, s)), alone), "a first strength of zero is ignored"
 
 
 @given(st.lists(exact_entry, min_size=1, max_size=20))

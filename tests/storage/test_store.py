@@ -1,4 +1,4 @@
-"""State on disk: whole or not at all, whoever dies when."""
+"""State on disk: complete or absent, whenever a process dies."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(code: str, *args: object, **options: Any) -> subprocess.Popen[str]:
-    """A process of its own that has `store`, `Path`, `os`, `sys` and `torch`."""
+    """Run code in a new process with `store`, `Path`, `os`, `sys` and `torch` imported."""
     head = "import os, sys, torch\nfrom pathlib import Path\n"
     head += "from holdfast.storage import files, generations as store\n"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -54,7 +54,7 @@ def full_disk(*args: Any) -> None:
 
 
 class HalfWritten:
-    """A file that takes half of what it is given, then finds the disk full."""
+    """A file that writes half of its data and then fails with a full disk."""
 
     def __init__(self, path: Path, mode: str) -> None:
         self.file = path.open(mode)
@@ -107,7 +107,7 @@ def test_bytes_and_json_round_trip(tmp_path: Path) -> None:
     write_json(path, {"ü": [1, None, 0.1]})
     assert read_json(path) == {"ü": [1, None, 0.1]}
     with pytest.raises(ValueError, match="JSON"):
-        write_json(path, float("nan"))  # a record any JSON reader can read, or none
+        write_json(path, float("nan"))  # NaN is not valid JSON
     assert read_json(path) == {"ü": [1, None, 0.1]}
 
 
@@ -170,7 +170,7 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_interrupt_while_reading_is_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within safetensors, torch makes a TypeError of it; the file was then said to be damaged."""
+    """Within safetensors, torch turns it into a TypeError, which must not count as a damaged file."""
     path = tmp_path / "t.safetensors"
     write_tensors(path, state(1.0), {})
     real = store.safe_open
@@ -259,7 +259,7 @@ def test_killed_between_the_generation_and_the_pointer(tmp_path: Path) -> None:
     process = python(DIE_BEFORE_THE_POINTER, tmp_path)
     process.communicate(timeout=120)
     assert process.returncode == 9
-    assert (tmp_path / "generation-000002").is_dir()  # it did die in between
+    assert (tmp_path / "generation-000002").is_dir()  # the process died in between
     assert it.current == 1
     assert it.load()[1] == {"n": 1}
     assert it.commit(state(2), {"n": 2}) == 2
@@ -279,7 +279,7 @@ def test_the_lock_keeps_a_second_process_out_until_the_first_is_dead(tmp_path: P
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(HoldfastError, match="another process") as error, locked(tmp_path):
-            pytest.fail("two at work")
+            pytest.fail("two processes hold the lock")
         assert str(tmp_path) in one_line(error)
         holder.send_signal(signal.SIGKILL)
         holder.wait(timeout=60)
