@@ -64,6 +64,7 @@ def test_the_example_of_a_method_holds_the_faster_the_stronger(one_layer, tmp_pa
     assert "lam" in learner.learn(stream.tasks[2]).decision.trial.choice
 
 
+@pytest.mark.slow
 def test_the_example_of_a_method_keeps_the_contract(tmp_path):
     """With only the file, the import and the line in METHODS, the contract suite finds it."""
     shutil.copytree(ROOT / "holdfast", tmp_path / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))

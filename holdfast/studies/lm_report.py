@@ -90,7 +90,7 @@ def write_study(
     write_text(directory / "report.md", "\n".join([*notes, "", *map(markdown, tables)]))
     return write_simple_page(
         directory / "report.html",
-        about="Test loss per output token in nats: lower is better. All choices were made on validation items.",
+        about="Test loss per output token in nats: lower is better. Choices were made on validation items.",
         note=", ".join(choices),
         missing=missing,
         figures=figures,
