@@ -37,6 +37,7 @@ docs: env
 	$(BIN)/holdfast report results/small
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/architecture.py
+	$(BIN)/python tests/helpers/public_api.py
 
 bench: env
 	$(BIN)/python benchmarks/speed.py

@@ -10,6 +10,11 @@ class HoldfastError(Exception):
     """Something the user can put right: one line saying what is wrong, where, and what to do.
 
     The command line prints it without a traceback and exits with code 2.
+
+    >>> from holdfast import Learner
+    >>> Learner.create("encoder", "aut")
+    Traceback (most recent call last):
+    holdfast.errors.HoldfastError: unknown method 'aut' (did you mean 'auto'?); ...
     """
 
 

@@ -51,7 +51,11 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class Settings(TrainingSettings):
-    """All settings of a run, the same for every method: training, search, head and stream."""
+    """All settings of a run, the same for every method: training, search, head and stream.
+
+    >>> Settings(epochs=3, batch_size=8).epochs
+    3
+    """
 
     head: Literal["growing", "preallocated"] = setting(
         "growing", "head rows appear with their labels, or all at the start"
@@ -95,7 +99,11 @@ PRESETS: dict[PresetName, dict[str, Any]] = {
 
 
 def preset(name: str) -> Settings:
-    """Return the settings of a preset."""
+    """Return the settings of a preset.
+
+    >>> preset("small").train_per_class
+    40
+    """
     check_word(name, PresetName, "preset")
     return Settings(**PRESETS[cast(PresetName, name)])
 

@@ -69,6 +69,10 @@ def load_stream(
     defines the orders of its own streams. For other streams order 1 is the given order, and higher numbers
     are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, then to the folder of
     `holdfast data get`.
+
+    >>> stream = load_stream("tasks")  # a folder with one CSV file per task
+    >>> [(task.name, len(task.train)) for task in stream]
+    [('week1', 15), ('week2', 10)]
     """
     check_stream_name(name)
     orders: Mapping[int, tuple[str, ...]] = {}

@@ -15,7 +15,11 @@ Scenario = Literal["class-incremental", "domain-incremental", "joint"]
 
 @dataclass(frozen=True)
 class Split:
-    """Sentences and their gold labels."""
+    """Sentences and their gold labels.
+
+    >>> Split(("wake me at six", "play jazz"), ("alarm", "music")).counts()
+    Counter({'alarm': 1, 'music': 1})
+    """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
@@ -51,7 +55,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Task:
-    """One task to learn. A label is identified by its string, never by an integer offset."""
+    """One task to learn. A label is identified by its string, never by an integer offset.
+
+    >>> rows = Split(("play jazz", "wake me at six"), ("music", "alarm"))
+    >>> Task("week 1", train=rows, valid=rows, test=rows).labels
+    ('alarm', 'music')
+    """
 
     name: str
     train: Split
@@ -104,7 +113,13 @@ def held_out(split: Split, seed: int = 0) -> tuple[Split, Split]:
 
 @dataclass(frozen=True)
 class Stream:
-    """Tasks in the order they arrive, and their scenario."""
+    """Tasks in the order they arrive, and their scenario.
+
+    >>> rows = Split(("play jazz",), ("music",))
+    >>> stream = Stream("mine", (Task("week 1", rows, rows, rows),), "class-incremental")
+    >>> [task.name for task in stream]
+    ['week 1']
+    """
 
     name: str
     tasks: tuple[Task, ...]

@@ -49,7 +49,19 @@ FIRST_TASKS = 2  # whose trainings are shared: later tasks start from weights th
 
 @dataclass
 class Learner:
-    """A model and a method that learn one task after another, without keeping any text."""
+    """A model and a method that learn one task after another, without keeping any text.
+
+    >>> from holdfast import Learner
+    >>> learner = Learner.create("encoder")  # a folder, a hub id or, by default, "minilm"
+    >>> _ = learner.learn(["wake me at six", "wake me at nine"], ["alarm", "alarm"])
+    >>> _ = learner.learn(["play some jazz", "play a song"], ["music", "music"])  # next week
+    >>> learner.predict(["play jazz"])
+    ['music']
+    >>> learner.save("intents")
+    1
+    >>> Learner.load("intents").classes_
+    ['alarm', 'music']
+    """
 
     model: Classifier
     method: Method

@@ -39,7 +39,15 @@ class Card:
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of each weight of a model for one ability."""
+    """Importance of each weight of a model for one ability.
+
+    `holdfast lm importance` measures one; this is how it is kept:
+
+    >>> values = {"weight": torch.tensor([[0.5, 2.0]])}
+    >>> Importance(values, Card(model="mine", data="code.jsonl", sequences=60)).save("imp")
+    >>> Importance.load("imp").card.sequences
+    60
+    """
 
     values: Params = field(repr=False)
     card: Card

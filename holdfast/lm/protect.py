@@ -57,6 +57,18 @@ class Protect(TrainerCallback):
 
     A callback for `transformers.Trainer` and its subclasses; use `attach` in your own training loop. With
     LoRA the adapters' weights are protected (see `lora.py`).
+
+    >>> from holdfast.lm.artefact import Card
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> important = {"weight": torch.tensor([[0.0, 1.0]])}  # only the second weight matters
+    >>> importance = Importance(important, Card(model="mine", data="old.jsonl", sequences=60))
+    >>> before = model.weight.detach().clone()
+    >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    >>> protect = Protect(model, importance, lam=math.inf).attach(model, optimizer)
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> (model.weight != before).tolist()
+    [[True, False]]
     """
 
     def __init__(

@@ -18,7 +18,11 @@ Matrix = Sequence[Sequence[float | None]]
 
 
 def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
-    """Return the macro-F1 over the labels that occur in `gold`; other predictions only cost recall."""
+    """Return the macro-F1 over the labels that occur in `gold`; other predictions only cost recall.
+
+    >>> macro_f1(["on", "on", "off"], ["on", "off", "off"])
+    0.6666666666666666
+    """
     return float(np.mean([score.f1 for score in label_scores(gold, predicted).values()]))
 
 
@@ -47,25 +51,41 @@ def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Lab
 
 
 def overall(F: Matrix) -> float:
-    """Return Ov = (1/N) Σ_i F[N,i]: the mean over all tasks at the end."""
+    """Return Ov = (1/N) Σ_i F[N,i]: the mean over all tasks at the end.
+
+    >>> overall([[0.9, None], [0.5, 0.8]])
+    0.65
+    """
     last = len(F) - 1
     return _mean([_cell(F, last, i) for i in range(len(F))])
 
 
 def forgetting(F: Matrix) -> float:
-    """Return CF = 1/(N-1) Σ_{i<N} (max_{i<=k<=N-1} F[k,i] - F[N,i]): how far each task fell from its best."""
+    """Return CF = 1/(N-1) Σ_{i<N} (max_{i<=k<=N-1} F[k,i] - F[N,i]): how far each task fell from its best.
+
+    >>> forgetting([[0.9, None], [0.5, 0.8]])
+    0.4
+    """
     n = _size(F)
     return _mean([max(_cell(F, k, i) for k in range(i, n - 1)) - _cell(F, n - 1, i) for i in range(n - 1)])
 
 
 def positive_backward_transfer(F: Matrix) -> float:
-    """Return BWT+ = 2/(N(N-1)) Σ_{k>=2} Σ_{i<k} max(0, F[k,i] - F[k-1,i]): gains on tasks already learnt."""
+    """Return BWT+ = 2/(N(N-1)) Σ_{k>=2} Σ_{i<k} max(0, F[k,i] - F[k-1,i]): gains on tasks already learnt.
+
+    >>> positive_backward_transfer([[0.5, None], [0.75, 0.8]])
+    0.25
+    """
     n = _size(F)
     return _mean([max(0.0, _cell(F, k, i) - _cell(F, k - 1, i)) for k in range(1, n) for i in range(k)])
 
 
 def forward_transfer(F: Matrix, F_seq: Matrix) -> float:
-    """Return FWT = 1/(N-1) Σ_{i>=2} (F[i,i] - F_seq[i,i]): gains on a task when it is new, over SEQ."""
+    """Return FWT = 1/(N-1) Σ_{i>=2} (F[i,i] - F_seq[i,i]): gains on a task when it is new, over SEQ.
+
+    >>> forward_transfer([[0.9, None], [0.5, 0.75]], [[0.9, None], [0.1, 0.5]])
+    0.25
+    """
     n = _size(F)
     if len(F_seq) != n:
         raise ValueError(f"F has {n} tasks but F_seq has {len(F_seq)}")

@@ -227,7 +227,12 @@ class Method:
 
     @classmethod
     def hyper_parameters(cls) -> dict[str, dataclasses.Field[Any]]:
-        """Return the fields that a user or a search may set."""
+        """Return the fields that a user or a search may set.
+
+        >>> from holdfast import METHODS
+        >>> list(METHODS["seq"].hyper_parameters())
+        ['lr']
+        """
         return fields_of(cls)
 
     def hparams(self) -> dict[str, Any]:

@@ -50,6 +50,10 @@ def build_classifier(
     """Build a classifier on a named encoder, as `method` requires it; the default is `Usual`.
 
     `labels` are those of the whole stream, for a preallocated head.
+
+    >>> model = build_classifier("encoder")
+    >>> model.embed(["wake me at six"]).shape
+    torch.Size([1, 32])
     """
     settings, method = settings or Settings(), method or Usual()
     encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")

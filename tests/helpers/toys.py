@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ def vocabulary() -> list[str]:
     return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
 
 
-def save_tiny_bert(path: Path, dropout: float = 0.1, layers: int = 2) -> str:
+def save_tiny_bert(path: Path, dropout: float = 0.1, layers: int = 2, more_words: Sequence[str] = ()) -> str:
     """Save a random BERT of few layers and a WordPiece tokenizer with our vocabulary."""
     path.mkdir(parents=True, exist_ok=True)
-    words = vocabulary()
+    words = [*vocabulary(), *more_words]
     disable_progress_bar()
     BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(path)
     torch.manual_seed(1)
