@@ -444,17 +444,20 @@ class Learner:
 
     def _fit(self, task: Task, method: Method, training: Training) -> FitResult:
         with self.model.probed(task.labels):
-            return fit(
-                self.model,
-                training,
-                self.train,
-                self.valid,
-                self.settings,
-                seed=self.task_seed,
-                accelerator=self.accelerator,
-                deployed=lambda epoch: method.deployed(self, training, epoch),
-                on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
-            )
+            try:
+                return fit(
+                    self.model,
+                    training,
+                    self.train,
+                    self.valid,
+                    self.settings,
+                    seed=self.task_seed,
+                    accelerator=self.accelerator,
+                    deployed=lambda epoch: method.deployed(self, training, epoch),
+                    on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
+                )
+            finally:
+                self.model.eval()  # after an interruption too: predictions use no dropout
 
     def _place(self, method: Method) -> Path:
         """Return the file of a training, named by a hash of everything that determines it.

@@ -47,13 +47,15 @@ def using(model: nn.Module, params: Params) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Run a block without dropout."""
+    """Run a block without dropout. A model in eval mode, which threads may share, is left alone."""
     was_training = model.training
-    model.eval()
+    if was_training:
+        model.eval()
     try:
         yield
     finally:
-        model.train(was_training)
+        if was_training:
+            model.train()
 
 
 def predict(model: nn.Module, params: Params, *args: Any, **kwargs: Any) -> Any:

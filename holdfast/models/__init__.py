@@ -70,4 +70,4 @@ def build_classifier(
         head.add(labels)
     model = Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)
     model.adapted = head.trained  # under a computed head, adapters stay off until the encoder is trained
-    return model
+    return model.eval()

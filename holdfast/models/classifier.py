@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -15,13 +16,14 @@ from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.maths.losses import Objective
-from holdfast.maths.params import Params
+from holdfast.maths.params import Params, eval_mode
 from holdfast.models.adapters import Adapter
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SentenceVector = Literal["mean", "cls", "pooler"]
+TOKENIZING = Lock()  # a call sets the truncation of the tokenizer, which threads share
 
 
 class Output(NamedTuple):
@@ -97,16 +99,20 @@ class Classifier(nn.Module):
             raise HoldfastError("the texts are one string; give a list of strings")
         if not len(texts):
             return []
-        ids: list[list[int]] = self.tokenizer(
-            list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False
-        )["input_ids"]
+        with TOKENIZING:
+            ids: list[list[int]] = self.tokenizer(
+                list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False
+            )["input_ids"]
         return ids
 
     def cut(self, texts: Sequence[str]) -> int:
         """Return how many texts are truncated."""
         # A token has at least one byte: texts with fewer bytes need no tokenizer.
         long = [text for text in texts if len(text.encode()) > self.max_length - 2]
-        found = self.tokenizer(long, return_attention_mask=False, verbose=False)["input_ids"] if long else ()
+        if not long:
+            return 0
+        with TOKENIZING:
+            found = self.tokenizer(long, return_attention_mask=False, verbose=False)["input_ids"]
         return sum(len(ids) > self.max_length for ids in found)
 
     def answers(self, output: Output) -> Tensor:
@@ -198,11 +204,8 @@ class Classifier(nn.Module):
 
     def _embedded(self, texts: Sequence[str], batch_size: int) -> Iterator[tuple[list[int], Tensor]]:
         """Yield batches of similar length: the indices of the texts, and their vectors."""
-        was_training = self.training
-        self.eval()
         device = next(self.encoder.parameters()).device
         examples = Examples(self.tokenize(texts), [0] * len(texts), int(self.tokenizer.pad_token_id or 0))
-        with torch.no_grad():
+        with torch.no_grad(), eval_mode(self):
             for indices in examples.order(batch_size):
                 yield indices, self.features(examples.collate(indices).to(device))
-        self.train(was_training)
