@@ -21,7 +21,7 @@ from holdfast.models import Classifier
 from holdfast.models.adapters import Adapter
 from holdfast.models.sources import is_own
 from holdfast.settings import Settings, preset
-from holdfast.storage.files import locked
+from holdfast.storage.files import locked, refuse_links
 from holdfast.storage.generations import Store
 
 KEEP = 5
@@ -55,6 +55,7 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
     Unless `new` is allowed, the directory must already hold a learner.
     """
     fresh = not path.exists()
+    refuse_links(path)
     if path.is_dir() and Store(path).current is None:
         foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
         if any(GENERATION.fullmatch(name) for name in foreign):

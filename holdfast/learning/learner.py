@@ -94,6 +94,8 @@ class Learner:
     _once: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
     _valid_vectors: Params = field(init=False, repr=False)
     _ledger: Ledger = field(init=False, repr=False)
+    _saved: tuple[Path, int] | None = field(default=None, init=False, repr=False)
+    """The directory and generation that the learner was loaded from or last saved as."""
     _started: str = field(init=False, repr=False)
     """Hash of the state from which the task's trainings start; empty until it is needed."""
 
@@ -136,8 +138,11 @@ class Learner:
     @classmethod
     def load(cls, path: str | Path, generation: int | None = None) -> Self:
         """Load the learner of a directory: its current generation, or the given one."""
-        path = Path(path)
-        tensors, meta = Store(path).load(generation)
+        path, store = Path(path), Store(Path(path))
+        if generation is None:
+            generation, (tensors, meta) = store.load_numbered()
+        else:
+            tensors, meta = store.load(generation)
         origin = directory.origin_of(meta, path)
         if origin.method not in METHODS:
             raise HoldfastError(
@@ -155,6 +160,7 @@ class Learner:
             )
         learner.load_state(tensors, meta["learner"])
         learner.origin = origin
+        learner._saved = path.resolve(), generation
         return learner
 
     @property
@@ -164,10 +170,23 @@ class Learner:
             raise HoldfastError("this learner has no origin and cannot be saved; make it with Learner.create")
         return self.origin
 
-    def save(self, path: str | Path) -> int:
-        """Commit the learner atomically as the directory's next generation; return its number."""
-        with directory.working_in(Path(path)):
-            return self.commit(Path(path))
+    def save(self, path: str | Path, *, force: bool = False) -> int:
+        """Commit the learner atomically as the directory's next generation; return its number.
+
+        Refuse if the directory's current generation is not the one this learner was loaded from or last
+        saved as: the new generation would lack what the current one has learnt. `force` saves all the same.
+        """
+        path = Path(path)
+        with directory.working_in(path):
+            current = Store(path).current
+            if not force and current is not None and self._saved != (path.resolve(), current):
+                own = f"generation {self._saved[1]} of {self._saved[0]}" if self._saved else "a new learner"
+                raise HoldfastError(
+                    f"{path} is at generation {current}, but this learner comes from {own}: saving would "
+                    "drop what that generation has learnt; load it and learn there, combine the two with "
+                    "Learner.merge, or save with force=True"
+                )
+            return self.commit(path)
 
     def commit(self, path: Path, *, keep: int | None = None) -> int:
         """Save for a caller that holds the lock; `keep` overrides the number of generations this once."""
@@ -180,6 +199,7 @@ class Learner:
             "learner": state,
         }
         number = Store(path, keep or origin.keep).commit(tensors, to_json(meta))
+        self._saved = path.resolve(), number
         # The lesson is saved: a card that cannot be written is no reason to repeat it.
         with suppress(HoldfastError):
             card = directory.card(origin, self.model.head, self.history, self.classes_)

@@ -154,6 +154,17 @@ def _removed(path: Path, file: int) -> bool:
         return True
 
 
+def refuse_links(directory: Path) -> None:
+    """Raise if anything inside a directory is a symbolic link: using it would read or write elsewhere."""
+    for place, folders, names in os.walk(directory):
+        for path in (Path(place, name) for name in (*folders, *names)):
+            if path.is_symlink():
+                raise HoldfastError(
+                    f"{path} is a link to {os.readlink(path)!r}; a state holds no links: "
+                    "replace it by a copy if you trust it, else delete it"
+                )
+
+
 def sync_directory(path: Path) -> None:
     """Make renames in a directory survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -21,7 +21,7 @@ from safetensors.torch import save
 
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
-from holdfast.storage.files import sync_directory, uninterrupted, write_bytes
+from holdfast.storage.files import refuse_links, sync_directory, uninterrupted, write_bytes
 
 FORMAT = 1
 FILE = "state.safetensors"
@@ -126,13 +126,18 @@ class Store:
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
         """Return the tensors and the JSON of a generation, by default the current one."""
-        return self._read(read_tensors, number)
+        return self._read(read_tensors, number)[1]
+
+    def load_numbered(self) -> tuple[int, tuple[dict[str, Params], Any]]:
+        """Return the number of the current generation with its tensors and JSON."""
+        return self._read(read_tensors, None)
 
     def meta(self, number: int | None = None) -> Any:
         """Return only the JSON of a generation."""
-        return self._read(read_meta, number)
+        return self._read(read_meta, number)[1]
 
-    def _read(self, read: Callable[[Path], Read], number: int | None) -> Read:
+    def _read(self, read: Callable[[Path], Read], number: int | None) -> tuple[int, Read]:
+        refuse_links(self.root)
         while True:
             wanted = self.current if number is None else number
             if wanted is None:
@@ -140,7 +145,7 @@ class Store:
                     f"{self.root} holds no Holdfast state; check the path, or learn something there"
                 )
             try:
-                return read(self.path(wanted) / FILE)
+                return wanted, read(self.path(wanted) / FILE)
             except HoldfastError as error:
                 if number is None and wanted != self.current:
                     continue  # meanwhile a writer has committed and deleted the previous one
@@ -153,6 +158,7 @@ class Store:
         return self.root / f"generation-{number:06d}"
 
     def _pointer(self) -> tuple[int | None, list[int]]:
+        refuse_links(self.root)
         pointer = self.root / "CURRENT"
         try:
             found = json.loads(pointer.read_text())
