@@ -2,7 +2,7 @@
 
     python benchmarks/bench_scaling.py
 
-Runs the same small suite three times into empty folders: one job of one thread (the reference), two jobs of
+Runs the same small suite three times in empty folders: one job of one thread (the reference), two jobs of
 one thread, one job of two threads. One warm-up run is not counted. Prints the times as ratios to the
 reference, and exits with code 1 if two jobs take more than 0.6 of its time. Takes some minutes on an idle
 machine.
@@ -28,7 +28,7 @@ from holdfast.bench.suite import Suite
 
 BAR = 0.6  # largest allowed time of two jobs / time of one
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--runs", type=int, default=4, help="runs of the suite")
+parser.add_argument("--runs", type=int, default=4, help="number of runs in the suite")
 parser.add_argument("--model", default="minilm")
 parser.add_argument("--json", action="store_true")
 

@@ -3,7 +3,7 @@
 learn_vs_embedding: time to learn 2,000 utterances with a frozen-encoder learner in a directory (sums, choice
 of the shrinkage, cross-validation, a committed generation) / time to embed them with the bare encoder.
 predict_vs_encoder: predictions per second / sentences per second of the bare encoder loop.
-Each is the best of three alternating turns, so that a busy machine slows both sides.
+Each time is the best of three turns, which alternate so that a busy machine slows both sides.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python benchmarks/paired.py results/heads --data-dir DATA --stream annomi \\
         --method la+slda --against slda seq la mtl
 
-Reads predictions from the records of a folder and gold labels from --data-dir. All orders that both methods
-have are used together: each draw resamples the test sentences of each task, the same ones in every order.
+Reads predictions from the records of a folder and gold labels from --data-dir. All runs that both methods
+have are used together: each draw resamples the test sentences of each task, the same ones in every run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ def main() -> None:
         if not shared:
             print(f"| {other} | none in common | - | - | - |")
             continue
-        # Each task once, over all orders.
         gold = {
             task.name: task.test.labels
             for order, _ in shared

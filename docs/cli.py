@@ -16,9 +16,9 @@ Written by `make docs` from the command line itself; `holdfast COMMAND --help` p
 [Everyday use](everyday.md) explains the commands on a learner, [studies](benchmark.md) those on suites, and
 [language models](language-models.md) those under `lm`.
 
-A mistake in the input is one line on stderr and exit code 2. Exit code 1 means that a run of `bench` failed,
-130 that Ctrl-C stopped the command. Downloads are kept in the system's cache folder, or in the folder that
-`HOLDFAST_CACHE` names.
+An input error prints one line on stderr and exits with code 2. Exit code 1 means that a run of `bench`
+failed, 130 that Ctrl-C stopped the command. Downloads are kept in the system's cache folder, or in the
+folder that `HOLDFAST_CACHE` names.
 """
 KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
 
@@ -46,12 +46,18 @@ def _section(command: Any, name: str) -> list[str]:
             shown = info.metavar or parameter.name.upper()
             name += f" {shown}"
         else:
-            shown = (info.param_decls or [f"--{parameter.name.replace('_', '-')}"])[0]
+            shown = _option(parameter.name, info)
         rows.append(
             f"| `{shown}` | {_values(kind, info)} | {_default(parameter.default, info)} | {info.help} |"
         )
     table = ["| argument or option | value | default | description |", "|---|---|---|---|", *rows, ""]
     return [f"## `{name}`", "", " ".join(inspect.getdoc(command).split()), "", *(table if rows else [])]
+
+
+def _option(name: str, info: Any) -> str:
+    """Return the first name of an option. Inside Annotated, typer stores a given name as the default."""
+    given = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+    return given[0] if given else f"--{name.replace('_', '-')}"
 
 
 def _values(kind: Any, info: Any) -> str:

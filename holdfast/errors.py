@@ -19,7 +19,7 @@ class HoldfastError(Exception):
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """The end of an error about an unknown name: its nearest relative, or nothing."""
+    """Return the end of an error about an unknown name: the nearest known one, or nothing."""
     folded = {name.casefold(): name for name in known}
     nearest = get_close_matches(word.casefold(), folded, n=1)
     return f" (did you mean {folded[nearest[0]]!r}?)" if nearest else ""

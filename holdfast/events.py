@@ -13,13 +13,13 @@ class Progress:
         """Called when a task begins."""
 
     def trial(self, number: int, what: str) -> None:
-        """Called when a training begins."""
+        """Called when a trial begins; its training may exist already."""
 
     def epoch(self, epoch: int, epochs: int, losses: dict[str, float]) -> None:
         """Called when an epoch of the training has ended."""
 
     def looked(self, done: int, total: int) -> None:
-        """Called when `done` of `total` sentences have been embedded or predicted."""
+        """Called when `done` of `total` sentences, or steps of a study, are done."""
 
     def scored(self, score: float, reused: bool) -> None:
         """Called when a training has ended, or was found finished, with its validation score."""

@@ -53,7 +53,7 @@ def parse(owner: type, name: str, text: str) -> Any:
 
 
 def check(owner: type, values: Mapping[str, Any]) -> None:
-    """Refuse invalid values of fields, with the messages of the command line."""
+    """Refuse unknown fields and invalid values."""
     for name, value in values.items():
         if name not in (known := fields_of(owner)):
             raise HoldfastError(unknown(name, sorted(known), "setting"))
@@ -101,7 +101,7 @@ def _expected(owner: type, name: str) -> str:
 
 
 def parse_setting(item: str, *owners: type) -> tuple[str, Any]:
-    """Return name and value from `name=value`, a field of the first of these classes that has it."""
+    """Return name and value from `name=value`; the first of these classes with that field gives its type."""
     name, equals, text = item.partition("=")
     owner = next((one for one in owners if name in fields_of(one)), None)
     if not equals or owner is None:

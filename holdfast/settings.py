@@ -32,7 +32,7 @@ class TrainingSettings:
     batch_size: int = setting(32, "sentences per optimiser step", least=1)
     epochs: int = setting(50, "maximum number of epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
-    min_delta: float = setting(0.002, "gain in validation loss that resets patience", least=0)
+    min_delta: float = setting(0.002, "gain in validation loss above which patience is reset", least=0)
     rates: tuple[float, ...] = setting(
         (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", least=0, below=math.inf
     )
@@ -46,7 +46,7 @@ class TrainingSettings:
     loosening: Literal["paper", "short"] = setting("paper", "trials of lambda_down and lambda_up")
     lam_a_growth: float = setting(1.1, "step of the lambda_a grid: 0.01 * lam_a_growth^j", above=1)
     lam_a_steps: int = setting(50, "points of the lambda_a grid", least=1)
-    grids: Literal["product", "after"] = setting("product", "grids of rp2f, adabop: per rate, or after it")
+    grids: Literal["product", "after"] = setting("product", "grids of rp2f, adabop: at each rate or the best")
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def preset(name: str) -> Settings:
 
 
 def usable_cpus() -> int:
-    """Return how many CPUs this process may use: its affinity, and the CPU limit of its container."""
+    """Return how many CPUs this process may use, by its affinity and its container's limit."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(allowed, _container_limit())))
 

@@ -32,6 +32,16 @@ def test_the_page_of_commands_is_current():
     assert (ROOT / "docs" / "cli.md").read_text() == written["page"](), "outdated, run `make docs`"
 
 
+def test_the_page_of_commands_names_the_options_that_the_command_line_accepts():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    for section in page.split("\n## ")[1:]:
+        command, words = get_command(app), section.splitlines()[0].strip("`").split()[1:]
+        while hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        accepted = {option.opts[0] for option in command.params if option.param_type_name == "option"}
+        assert set(re.findall(r"^\| `(--[^`]+)` \|", section, re.MULTILINE)) == accepted - {"--help"}
+
+
 def test_the_page_names_every_method_with_its_paper_and_hyper_parameters():
     page = methods_page()
     for name, method in METHODS.items():

@@ -17,9 +17,11 @@ from holdfast.settings import MOST_THREADS
 
 
 def bench(
-    suite: Annotated[str, typer.Argument(help="Suite of `holdfast bench --list`, or a TOML file.")] = "",
+    suite: Annotated[
+        str, typer.Argument(help="Suite listed by `holdfast bench --list`, or a TOML file.")
+    ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the records. Only missing runs are made.")
+        Path | None, typer.Option(help="Folder for the records. Existing runs are not repeated.")
     ] = None,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Where to run; `ray` needs the extra `ray`.")
@@ -65,7 +67,7 @@ def bench(
     if not suite or out is None:
         raise HoldfastError("give a suite and --out, a folder for its records; --list shows the suites")
     if engine == "ray" and jobs:
-        raise HoldfastError("--jobs is for --engine local; omit it, Ray uses all CPUs of its cluster")
+        raise HoldfastError("--jobs is for --engine local; omit it: Ray uses all CPUs of its cluster")
     if engine == "local" and address:
         raise HoldfastError("--address is for a Ray cluster; add --engine ray")
     check_tracker(track)
@@ -111,7 +113,7 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Folder with records.")],
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Compare the records of a folder: a table here, and a page with Markdown, CSV and LaTeX beside it."""
+    """Compare the records of a folder: print tables, and write a page, Markdown, CSV and LaTeX there."""
     from holdfast.report.tables import show
     from holdfast.studies.views import write_report
 

@@ -187,7 +187,7 @@ def learning(console: Console, title: str) -> Iterator[LearnerProgress]:
 
 @contextmanager
 def counting(console: Console, doing: str, unit: str) -> Iterator[Callable[..., None]]:
-    """Show work made of equal pieces; yields a function of the pieces done, their total and a loss."""
+    """Show work made of equal pieces; yield a function of the pieces done, their total and a loss."""
     with Display(console) as display:
         bar = display.bar(doing, unit)
 
@@ -204,7 +204,7 @@ def counting(console: Console, doing: str, unit: str) -> Iterator[Callable[..., 
 
 @dataclass
 class RunningRun:
-    """A run of a suite while it is being made."""
+    """A run of a suite in progress."""
 
     spec: Titled
     began: float
@@ -221,7 +221,7 @@ def overall(record: Record) -> str:
 
 
 class SuiteDisplay(Display):
-    """Shows the runs of a suite: a line when one ends, a bar for each that is being made."""
+    """Shows the runs of a suite: a line when a run ends, a bar for each run in progress."""
 
     def __init__(
         self, console: Console, total: int, at_once: int, outcome: Callable[[Record], str] = overall
@@ -233,10 +233,10 @@ class SuiteDisplay(Display):
         self.missing: list[Titled] = []
         self.ended = 0
         self._running: dict[int, RunningRun] = {}
-        self._seconds: dict[str, list[float]] = {}  # that finished runs took, by `Titled.like`
+        self._seconds: dict[str, list[float]] = {}  # durations of finished runs, by `Titled.like`
 
     def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
-        """Take the runs to make, and the seconds that similar runs took."""
+        """Print how many runs are left and add the overall bar; `known` are durations of earlier runs."""
         self.missing = list(missing)
         for like, seconds in known:
             self._seconds.setdefault(like, []).append(seconds)
@@ -291,7 +291,7 @@ class SuiteDisplay(Display):
         self._whole.update(there, self.total, left=left)
 
     def left(self) -> str:
-        """Return how long the rest may take: at least as long as the longest run being made."""
+        """Return how long the rest may take: at least as long as the longest run in progress."""
         if not self._seconds or self.ended == len(self.missing):
             return ""
         running = [self._rest(run) for run in self._running.values()]
@@ -305,7 +305,7 @@ class SuiteDisplay(Display):
         return fmean(self._seconds.get(spec.like, everything))
 
     def _rest(self, run: RunningRun) -> float:
-        """Return the seconds left of a run, by similar runs or else by its own pace."""
+        """Return the seconds left of a run: from similar runs, else from its own pace, else from all runs."""
         since = time.monotonic() - run.began
         similar = run.spec.like in self._seconds
         whole = self._usual(run.spec) if similar or not run.done else since * run.tasks / run.done

@@ -29,7 +29,7 @@ def importance(
     ] = "code",
     model: Model = "smollm2",
     kind: Annotated[Literal["mas", "fisher"], typer.Option(help="Estimator; the paper uses `mas`.")] = "mas",
-    squared: Annotated[bool, typer.Option(help="Use the squared norm of the logits.")] = False,
+    squared: Annotated[bool, typer.Option(help="With `mas`: use the squared norm of the logits.")] = False,
     count: Annotated[int | None, typer.Option(min=1, help="Use only the first COUNT examples.")] = None,
     max_tokens: MaxTokens = 512,
     dtype: Dtype = "float32",
@@ -72,7 +72,7 @@ def finetune(
     ] = None,
     lam: Annotated[float | None, typer.Option(min=0, help="Strength of the protection.")] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Instead of --lam: an upper bound of ½ Σ a (θ - θ*)².")
+        float | None, typer.Option(min=0, help="Instead of --lam: a limit on ½ Σ a (θ - θ*)².")
     ] = None,
     mode: Annotated[
         Literal["proximal", "loss"], typer.Option(help="Form of the penalty; the paper uses `loss`.")
@@ -94,7 +94,7 @@ def finetune(
     data_dir: DataDir = None,
     threads: Threads = None,
 ) -> None:
-    """Fine-tune a model, protected by an importance. If stopped, the same command resumes."""
+    """Fine-tune a model, protected by an importance if one is given. If stopped, the same command resumes."""
     if (lam is not None or budget is not None) and protect is None:
         raise HoldfastError("--lam and --budget need --protect, the folder of an importance")
     if protect is not None and (lam is None) == (budget is None):
@@ -125,7 +125,7 @@ def finetune(
     except KeyboardInterrupt:
         say_error(STOPPED)
         raise typer.Exit(130) from None
-    if int(os.environ.get("RANK", "0")) == 0:  # one of the processes of `accelerate launch`
+    if int(os.environ.get("RANK", "0")) == 0:  # only the first process of `accelerate launch`
         tokenizer.save_pretrained(out / "model")
         say(f"model: {out / 'model'}")
 
@@ -165,7 +165,9 @@ def evaluate(
             result = judge.gsm8k_exact(network, tokenizer, items, examples, show)
         elif task == "mbpp":
             known = tasks.programs(place, "shots")
-            solved = _first([*known[1:], known[0]], 3 if shots is None else shots)  # 2 to 4, as lm-eval
+            solved = _first(
+                [*known[1:], known[0]], 3 if shots is None else shots
+            )  # tasks 2 to 4, as in lm-eval
             programs = tasks.programs(place, part)[:count]
             result = judge.mbpp_pass(network, tokenizer, programs, solved, show)
         else:
@@ -187,7 +189,7 @@ def study(
         str, typer.Option(help="Ability to learn: `arithmetic`, `gsm8k`, or a JSONL file.")
     ] = "arithmetic",
     steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of each training.")] = 60,
-    items: Annotated[int, typer.Option(min=1, help="Test items of each ability.")] = 60,
+    items: Annotated[int, typer.Option(min=1, help="Items of each test, and of each importance.")] = 60,
     max_tokens: MaxTokens = 160,
     data_dir: DataDir = None,
     threads: SpecThreads = 1,
@@ -256,6 +258,6 @@ def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: 
 def _say_cut(found: Any, max_tokens: int) -> None:
     if found.cut or found.dropped:
         say(
-            f"of {len(found) + found.dropped} examples {found.cut} were truncated to {max_tokens} tokens and "
-            f"{found.dropped} left out because the prompt alone is longer"
+            f"of {len(found) + found.dropped} examples, {found.cut} were truncated to {max_tokens} tokens "
+            f"and {found.dropped} left out because the prompt leaves no room for an answer"
         )

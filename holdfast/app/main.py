@@ -47,7 +47,7 @@ def _anywhere(
         typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """Options of `holdfast` itself."""
 
 
 # Typer has its own copy of Click, whose base class of usage errors has no public name.
@@ -78,7 +78,9 @@ def _fail(message: str) -> None:
 
 Order = Annotated[
     str | None,
-    typer.Option(help="Number of a task order (the paper has 1, 2 and 3), or task names with commas."),
+    typer.Option(
+        help="Number of a task order (the paper has 1, 2 and 3), or task names separated by commas."
+    ),
 ]
 
 
@@ -87,7 +89,7 @@ def run(
     method: Annotated[str, typer.Option(help="See `holdfast methods`.")],
     out: Annotated[Path, typer.Option(help="Folder for the record.")],
     stream: Annotated[
-        str, typer.Option(help="A stream of `holdfast data list`, a file, a folder, or hf:owner/name.")
+        str, typer.Option(help="A stream listed by `holdfast data list`, a file, a folder, or hf:owner/name.")
     ] = "home",
     order: Order = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -96,7 +98,7 @@ def run(
         int | None, typer.Option(min=1, help="Maximum number of training sentences per class.")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A model of `holdfast models list`, a folder, or a hub id.")
+        str, typer.Option(help="A model listed by `holdfast models list`, a folder, or a hub id.")
     ] = "minilm",
     set: Annotated[
         list[str], typer.Option(help="Setting of the method or the run, as name=value. Repeatable.")
@@ -238,7 +240,9 @@ def models_list() -> None:
 
 
 @models_app.command("get")
-def models_get(name: Annotated[str, typer.Argument(help="A model of `holdfast models list`.")]) -> None:
+def models_get(
+    name: Annotated[str, typer.Argument(help="A model listed by `holdfast models list`.")],
+) -> None:
     """Download a model into the cache, for use offline. HOLDFAST_CACHE names another cache folder."""
     from holdfast.models.sources import get
 

@@ -11,19 +11,22 @@ from holdfast.settings import PRESETS, Settings, preset
 
 HEAD = """# The methods
 
-Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps them equal.
+Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps this page up to
+date.
 
 z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
 early stopping. "Keeps" lists what is stored after a task besides the weights; it may grow with the labels,
-never with the number of tasks. In the methods with `slda`, z are sentence vectors of width d, Z their matrix.
+never with the number of tasks (except for `mtl`). In the methods with `slda`, z are sentence vectors of
+width d, Z their matrix.
 """
 
 COSTS = """## Passes over the data
 
 For two tasks of b1 and b2 batches, counting only the chosen trainings, without search and validation. A pass
-is a forward pass through a batch, with or without a backward pass. The first column is the formula of the
-paper's table "Computation cost", or its analogue for methods that are not in the paper.
-`tests/methods/test_cost.py` counts both columns in real runs; a record has the counts in `passes.chosen`.
+is a forward pass through a batch, with or without a backward pass. The column "two tasks" is the
+formula of the paper's table "Computation cost", or its analogue for methods that are not in the paper.
+`tests/methods/test_cost.py` counts both cost columns in real runs; a record has the counts in
+`passes.chosen`.
 
 | method | two tasks | beyond the paper |
 |---|---|---|
@@ -33,7 +36,7 @@ paper's table "Computation cost", or its analogue for methods that are not in th
 SETTINGS = """## Fields of every run
 
 `--set` accepts these besides the hyper-parameters of a method. `learn` accepts those about training; it uses
-the preset `small`, but all of its data.
+the preset `small` without its limits on the amount of data.
 
 | field | full | small | quick | description |
 |---|---|---|---|---|
@@ -67,7 +70,7 @@ def _entry(name: str, method: type[Method]) -> str:
         "Paper": told["Paper"],
         "Cost of a later task": told["Cost"],
         "Keeps": told["Keeps"],
-        **{f"Cannot, {scenario}": words for scenario, words in method.cannot.items()},
+        **{f"Limitation ({scenario})": words for scenario, words in method.cannot.items()},
     }
     if method.reduces_to_seq is not True:
         facts["Not equal to `seq` when switched off"] = str(method.reduces_to_seq)

@@ -20,7 +20,9 @@ Threads = Annotated[
 ]
 SpecThreads = Annotated[
     int,
-    typer.Option(min=1, max=MOST_THREADS, help="CPU threads. Part of the spec: they change the last digits."),
+    typer.Option(
+        min=1, max=MOST_THREADS, help="CPU threads. Part of the spec: their number changes the last digits."
+    ),
 ]
 DataDir = Annotated[
     Path | None,

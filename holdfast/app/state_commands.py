@@ -1,10 +1,10 @@
-"""The everyday commands on the directory of a learner."""
+"""The everyday commands, which work on a learner's directory."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,13 +48,16 @@ def learn(
     label_column: LabelColumn = "label",
     method: Annotated[
         str | None,
-        typer.Option(show_default="auto", help="A method of `holdfast methods` except mtl, for a new STATE."),
+        typer.Option(
+            show_default="auto",
+            help="A method listed by `holdfast methods`, except mtl; only for a new STATE.",
+        ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             show_default="minilm",
-            help="A model of `holdfast models list`, a folder or a hub id, for a new STATE.",
+            help="A model listed by `holdfast models list`, a folder or a hub id; only for a new STATE.",
         ),
     ] = None,
     budget: Annotated[
@@ -64,7 +67,9 @@ def learn(
     keep: Annotated[
         int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
     ] = None,
-    set: Annotated[list[str], typer.Option(help="Setting as name=value, for a new STATE. Repeatable.")] = [],  # noqa: B006
+    set: Annotated[
+        list[str], typer.Option(help="Setting as name=value; only for a new STATE. Repeatable.")
+    ] = [],  # noqa: B006
     threads: Threads = None,
 ) -> None:
     """Teach STATE the sentences of FILE: new labels, more examples of known labels, or both."""
@@ -109,11 +114,16 @@ def learn(
     _say_learnt(state, learnt)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _say_learnt(state: Path, learnt: Any) -> None:
     entry, learner = learnt.learner.history[-1], learnt.learner
-    parts = [f"{len(learnt.new)} new labels"] if learnt.new else []
-    parts += [f"more examples of {len(learnt.more)} known labels"] if learnt.more else []
-    say(f"learnt {entry['sentences']} sentences: {' and '.join(parts)}; {len(learner.classes_)} labels known")
+    parts = [_count(len(learnt.new), "new label")] if learnt.new else []
+    parts += [f"more examples of {_count(len(learnt.more), 'known label')}"] if learnt.more else []
+    seen, known = _count(entry["sentences"], "sentence"), _count(len(learner.classes_), "label")
+    say(f"learnt {seen}: {' and '.join(parts)}; {known} known")
     if entry["score"] is not None:
         say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
     before, after = learnt.lesson.known
@@ -137,7 +147,10 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="Number of labels to print.")] = 1,
     reject: Annotated[
         float | None,
-        typer.Option(help="Answer (unknown) beyond this share of known inputs, 0.5 to 0.99."),
+        typer.Option(
+            help="Answer (unknown) for inputs that lie farther out than this share of the validation "
+            "sentences, 0.5 to 0.99."
+        ),
     ] = None,
     format: Annotated[Literal["text", "jsonl", "csv"], typer.Option(help="Output format.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Output file, instead of the terminal.")] = None,
@@ -150,23 +163,21 @@ def predict(
     from holdfast.data.readers import read_texts
     from holdfast.everyday import jobs as everyday
     from holdfast.learning.learner import Learner
+    from holdfast.storage.files import rewriting
 
     if file is not None:
         pieces = everyday.chunks(read_texts(file, text_column=text_column))
     elif text == "-":
-        pieces = everyday.incoming(sys.stdin)
+        pieces = everyday.incoming(sys.stdin.buffer)
     elif not (text or "").strip():
         raise HoldfastError("the sentence is empty; give one, - for lines from stdin, or --file FILE")
     else:
         pieces = iter([[text or ""]])
     learner = Learner.load(state)
-    with ExitStack() as stack:
-        try:
-            sink = stack.enter_context(out.open("w", encoding="utf-8")) if out else sys.stdout
-        except OSError as error:
-            raise HoldfastError(f"cannot write {out}: {error.strerror}") from error
+    answers = everyday.answers_to_lines if text == "-" else everyday.answers
+    with rewriting(out) if out else nullcontext(sys.stdout) as sink:
         for number, texts in enumerate(pieces):
-            found = everyday.answers(learner, texts, top=top, reject=reject)
+            found = answers(learner, texts, top=top, reject=reject)
             for line in everyday.written(found, format, header=not number):
                 print(line, file=sink)
             sink.flush()
@@ -183,7 +194,7 @@ def evaluate(
     """Test STATE on FILE: macro-F1, and precision, recall and F1 of every label."""
     start_torch(threads)
     from holdfast.data.readers import read_pairs
-    from holdfast.data.tasks import Split
+    from holdfast.data.tasks import Split, printable
     from holdfast.everyday import jobs as everyday
     from holdfast.learning.learner import Learner
 
@@ -198,10 +209,13 @@ def evaluate(
     for column in ("precision", "recall", "F1", "sentences"):
         table.add_column(column, justify="right")
     for label, precision, recall, f1, n in found.rows:
-        table.add_row(escape(label), *(f"{100 * value:.1f}" for value in (precision, recall, f1)), str(n))
+        table.add_row(
+            escape(printable(label)), *(f"{100 * value:.1f}" for value in (precision, recall, f1)), str(n)
+        )
     console.print(table)
     if strange := sorted({label for label, *_ in found.rows} - {*learner.classes_}):
-        say(f"note: {len(strange)} labels of the file were never learnt, such as {strange[0]!r}")
+        were = "was" if len(strange) == 1 else "were"
+        say(f"note: {_count(len(strange), 'label')} of the file {were} never learnt, such as {strange[0]!r}")
     say(f"macro-F1 {100 * found.score:.2f}")
     if page is not None:
         from holdfast.report.evaluation import write_evaluation
@@ -251,5 +265,7 @@ def forget_label(
     else:
         say(f"{label!r} is forgotten, as if it had never been learnt")
     older = len(Store(state).generations) - 1
-    knows = f"; {older} older ones still know it; --keep 1 deletes them" if older else ""
+    kept = _count(older, "older generation")
+    one = ("is", "it") if older == 1 else ("are", "them")
+    knows = f"; {kept} {one[0]} kept and may still know it; --keep 1 deletes {one[1]}" if older else ""
     say(f"{state}: generation {generation}{knows}")

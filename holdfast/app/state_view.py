@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.data.tasks import printable
 from holdfast.learning.directory import origin_of
 from holdfast.maths.params import layer_of
 from holdfast.storage.generations import Store
@@ -17,7 +18,7 @@ Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), r
 
 
 def held_fast(path: Path) -> Held:
-    """Return the mean importance of each layer, and ρ of the latest lesson that measured it."""
+    """Return each layer's mean importance (largest 1), and ρ of the latest lesson that measured it."""
     tensors, meta = Store(path).load()
     origin_of(meta, path)
     sums: dict[str, list[float]] = {}
@@ -52,7 +53,7 @@ def print_state(console: Console, path: Path, held: Held) -> None:
             escape(f"{entry['chose']}: {entry['why']}") if "chose" in entry else "-",
         )
     console.print(lessons)
-    console.print("labels: " + escape(", ".join(learner["seen"])), soft_wrap=True, highlight=False)
+    console.print("labels: " + escape(printable(", ".join(learner["seen"]))), soft_wrap=True, highlight=False)
     sizes = Table("generation", "MB", "", box=None)
     for number in store.generations:
         with suppress(OSError):  # another process may be deleting it

@@ -50,10 +50,10 @@ class Failure:
 
 
 class SuiteProgress(Protocol):
-    """A listener to the runs of a suite."""
+    """Listener for the events of a suite."""
 
     def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
-        """Receive the runs to make, and the seconds that similar runs took, by `Titled.like`."""
+        """Receive the runs to make, and `Titled.like` and seconds of each finished run."""
 
     def event(self, number: int, event: Event, record: Record | None) -> None:
         """Receive an event of a missing run. The record comes with the event "done"."""
@@ -115,7 +115,7 @@ def make(
 
 
 def _tidy(out: Path) -> None:
-    """Delete trainings shared between runs, workspaces of finished runs, and partly written files."""
+    """Delete trainings shared between runs, workspaces of finished runs, and partly written records."""
     for path in (out / ".trials").glob("*"):
         if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
@@ -156,7 +156,7 @@ def _keep_manifest(suite: Suite, out: Path) -> None:
                 # The same spec under another digest belongs to an earlier version of the user's files.
                 asked = [run["spec"] for run in manifest["runs"]]
                 before = [run for run in read_json(path)["runs"] if run["spec"] not in asked]
-                # Drop runs that the suite no longer names and that have no record.
+                # Drop runs that the whole suite no longer names and that have no record.
                 manifest["runs"] += [
                     run for run in before if suite.narrowed or (out / f"{run['digest']}.json").exists()
                 ]

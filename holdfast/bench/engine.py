@@ -1,4 +1,4 @@
-"""Engines execute jobs and report events. The local engine runs each job in a process on its own cores."""
+"""Engines execute jobs and report events. The local engine runs each job in its own process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Engine:
         raise NotImplementedError
 
     def run(self, jobs: Sequence[Job]) -> Iterator[JobEvent]:
-        """Run the jobs; the last event of each is "done" or "failed". Leaving the loop stops the rest."""
+        """Run the jobs; the last event of each is "done" or "failed". Closing the iterator stops the rest."""
         raise NotImplementedError
 
 
@@ -117,7 +117,7 @@ class Seat(NamedTuple):
 def seats(available: Sequence[int], jobs: int, threads: int, cards: Sequence[str] = ()) -> list[Seat]:
     """Assign GPUs in turn; assign cores only if the jobs together use all of them.
 
-    Otherwise the system sometimes puts two busy processes on one core beside an idle one, and torch puts
+    Left alone, the system sometimes puts two busy processes on one core beside an idle one, and torch puts
     every process on the first GPU.
     """
     own = jobs * threads == len(available)

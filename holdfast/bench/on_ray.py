@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.bench.spec import Spec
 
 LOOK = 1.0  # seconds between two reads of the tasks' events
-RETRIES = 5  # of a run whose worker or node died; it resumes from the trials left on its node
+RETRIES = 5  # of a run whose worker or node died; on the same node it resumes from its trials
 
 
 class WorkerDied(Exception):
@@ -86,7 +86,10 @@ class OnRay(Engine):
                 ray.cancel(reference, force=True)
 
     def _mailbox(self) -> Any:
-        """Return the queue of the tasks' events, on the driver's node, which lives as long as the driver."""
+        """Return the queue for the tasks' events.
+
+        It is placed on the driver's node, which lives at least as long as the driver.
+        """
         from ray.util.queue import Queue
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -94,7 +97,7 @@ class OnRay(Engine):
         return Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
 
     def _events(self, told: Any) -> list[tuple[int, Event]]:
-        """Return the new events, or none if the queue is lost: progress is not worth a run."""
+        """Return the new events, or none if the queue is lost: that must not stop a run."""
         try:
             found: list[tuple[int, Event]] = told.get_nowait_batch(told.size())
         except Exception:
@@ -120,13 +123,14 @@ class OnRay(Engine):
         return {"kind": "done"}
 
     def _check_room(self, threads: int, cards: int) -> None:
-        """Refuse a run that fits no node: it would wait forever."""
+        """Raise an error if a run does not fit on any node: it would wait forever."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         largest = max((node.get("CPU", 0) for node in nodes if node.get("GPU", 0) >= cards), default=0)
         if threads > largest:
             which = "node with a GPU" if cards else "node"
             raise HoldfastError(
-                f"a run of {threads} threads fits no {which} of the cluster; the largest has {largest:g} CPUs"
+                f"a run with {threads} threads does not fit on any {which} of the cluster; the largest has "
+                f"{largest:g} CPUs"
             )
 
     def _connect(self) -> None:
@@ -143,6 +147,8 @@ class OnRay(Engine):
             )
         except (ConnectionError, RuntimeError, ValueError) as error:
             first = str(error).strip().partition("\n")[0]
+            if self.address is None:
+                raise HoldfastError(f"cannot start a local Ray cluster ({first})") from None
             raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
 
     def _knock(self) -> None:
@@ -185,7 +191,7 @@ def _run(job: Job, number: int, told: Any) -> dict[str, Any]:
 
 
 def _scratch(spec: Spec, data_dir: str | None) -> Path:
-    """Return a node's folder for a run; other data, code or library versions mean another folder."""
+    """Return this node's folder for a run, specific to its data, code and library versions."""
     from holdfast.bench.run import data_of, versions
 
     data = data_of(spec.load_stream(Path(data_dir) if data_dir else None))

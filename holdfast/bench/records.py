@@ -22,7 +22,7 @@ Record = dict[str, Any]
 """The JSON of one run: its spec, the chosen hyper-parameters, the scores and the costs."""
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
 WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)
-"""Exceptions that a file which is no record may cause."""
+"""Exceptions that a file that is not a record may cause."""
 
 
 class NotARecord(HoldfastError):
@@ -78,7 +78,7 @@ def read_record(path: Path, spec: Spec) -> dict[str, Any]:
 
 
 def _check_scores(content: Mapping[str, Any]) -> None:
-    """Check the shape of F: a lower triangle, or only the last row after joint training; a lesson per row."""
+    """Check the shape of F (a lower triangle, or only a last row if joint) and one lesson per filled row."""
     F, tasks, lessons = content["scores"]["test"], content["tasks"], content["trials"]
     joint = all(cell is None for row in F[:-1] for cell in row)
     for k, row in enumerate(F):

@@ -1,7 +1,7 @@
-"""One run: a method learns a stream, from a spec to a record. A killed run resumes at its current trial.
+"""One run of a spec: a method learns a stream and writes a record. A killed run resumes at its current trial.
 
 Three things are reused: a record of the same spec; the state after the last finished task, if the data is
-unchanged (changed code is a caution); finished trainings of the current task (`learning/trials.py`).
+unchanged (changed code only causes a caution); finished trainings of the current task (`learning/trials.py`).
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def _learn_all(
             learner.progress.step = meta["run"].get("step", 0)
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
         if codes and codes[-1] != code_hash()[:12]:
-            learner.progress.note("caution: other code learnt the first tasks; the record names both")
-    # The revision is read at the start: later commits did not make this run. A resumed run may have two.
+            learner.progress.note("caution: other code was used for the first tasks; the record names both")
+    # The revision is read at the start: later commits did not make this run. A resumed run may have several.
     revisions = list(dict.fromkeys([*revisions, _revision()]))
     codes = list(dict.fromkeys([*codes, code_hash()[:12]]))
     for caution in learner.method.cautions(stream.scenario):
@@ -214,7 +214,7 @@ def _learn_all(
 
 
 def data_of(stream: Stream) -> str:
-    """Return a hash of a stream's sentences, whatever the order of its tasks: a name may get new data."""
+    """Return a hash of a stream's tasks, whatever their order: the data behind a name may change."""
     tasks = sorted((task.name, task.train, task.valid, task.test) for task in stream)
     return hashlib.sha256(repr(tasks).encode()).hexdigest()[:12]
 
@@ -240,7 +240,7 @@ def _chosen(lesson: Lesson) -> dict[str, Any]:
 
 
 def _peak_memory(device: torch.device) -> int:
-    """Return the peak memory of this process in bytes: of the GPU if it uses one."""
+    """Return the peak memory of this process in bytes, on the GPU if it uses one."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     status = Path("/proc/self/status")
@@ -250,7 +250,7 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def pool_of(out: Path) -> Path:
-    """Return the folder of trainings that runs share; `bench` deletes it at the end."""
+    """Return the folder of trainings that runs share; `bench` deletes it if no run failed."""
     return out / ".trials" / "shared"
 
 
@@ -260,7 +260,7 @@ def versions() -> dict[str, str | None]:
 
 
 def _cpu() -> str | None:
-    """Return the name of the processor: another kind may give other bits."""
+    """Return the name of the processor: on another kind, numbers may differ slightly."""
     told = Path("/proc/cpuinfo")
     named = re.search(r"^model name\s*: (.+)$", told.read_text(), re.MULTILINE) if told.exists() else None
     return (named[1].strip() if named else platform.processor()) or None

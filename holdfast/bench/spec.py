@@ -1,4 +1,4 @@
-"""Spec: everything that decides a run's numbers, and nothing else. It alone is hashed."""
+"""Spec: everything that decides a run's numbers, and nothing else. Its hash names the record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.methods.base import Method
 from holdfast.models.sources import folder_digest, is_own
 from holdfast.settings import MOST_THREADS, Settings, preset
 
-SEEDS = 2**32  # every generator accepts seeds below this, even multiplied as for random features
+SEEDS = 2**32  # every generator accepts smaller seeds, even multiplied as in random_features.py
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Spec:
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
         chosen = {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":
-            # All labels come with the first domain: rows are never added and never unseen, so these two
-            # settings have no effect, and a run with them is the run without them.
+            # All labels come with the first domain: no row is added later or unseen, so these two settings
+            # have no effect and are dropped.
             chosen = {name: value for name, value in chosen.items() if name not in ("head", "logits")}
         rest["order"] = _order(stream, rest.get("order"))
         return cls(method, stream, set=dict(sorted(chosen.items())), **rest)
@@ -84,7 +84,7 @@ class Spec:
         return f"{self.method} {self.stream}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as the record holds it. Without `tasks` it equals that of older versions."""
+        """Return the spec as the record holds it; `tasks` is omitted if None, as in older versions."""
         content = dataclasses.asdict(self)
         if self.tasks is None:
             del content["tasks"]
@@ -102,7 +102,7 @@ class Spec:
         return dataclasses.replace(preset(self.preset), **cap | from_json(Settings, chosen))
 
     def make_method(self) -> tuple[Method, frozenset[str]]:
-        """Return the method with the hyper-parameters the user fixed, and the names of those."""
+        """Return the method with the hyper-parameters the user fixed, and their names."""
         method = METHODS[self.method]()
         fixed = frozenset(name for name in self.set if name in method.hyper_parameters())
         method.set(**{name: self.set[name] for name in fixed})
@@ -131,6 +131,6 @@ def digest_of(content: Mapping[str, Any]) -> str:
 
 
 def _order(stream: Any, order: Any) -> Any:
-    """Give the first order one name: "1" in streams with numbered orders, None in others."""
+    """Return the order, with one name for the first: "1" in streams with numbered orders, None in others."""
     numbered = stream in STREAMS and 1 in STREAMS[stream].orders
     return ("1" if numbered else None) if order in (None, "", "1") else order

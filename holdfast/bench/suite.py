@@ -3,7 +3,7 @@
 Top-level keys apply to every `[[runs]]` block; a block's own keys override them, and `set` tables are
 merged. A block stands for all combinations of its lists. `variants` are further `set` tables, one set of
 runs each; an empty one is the unchanged method, which shares its record with other suites. `grid` is a
-table of lists: every combination of their values is a variant too.
+table of lists: every combination of their values is added to every variant.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ def _check(where: str, content: Mapping[str, Any], keys: Mapping[str, Any]) -> N
             raise HoldfastError(f"{where}: {unknown(key, list(keys), 'key')}")
         listed: Sequence[Any] = value if isinstance(value, list) else [value]
         if (key in LISTS) != isinstance(value, list) and key != "runs":
-            raise HoldfastError(f"{where}: {key} must be {'a list' if key in LISTS else 'one value'}")
+            kind = "a list" if key in LISTS else "a table" if keys[key] is dict else "a single value"
+            raise HoldfastError(f"{where}: {key} must be {kind}")
         for item in listed if key != "runs" else ():
             if not isinstance(item, keys[key]) or (isinstance(item, bool) and keys[key] is not bool):
                 raise HoldfastError(f"{where}: {key} cannot be {item!r}")

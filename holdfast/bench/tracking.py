@@ -42,7 +42,7 @@ def check_tracker(name: str | None) -> str | None:
 
 
 class Tracked(Progress):
-    """Passes on every event and logs its numbers: losses per epoch, validation scores per training."""
+    """Passes on every event and logs its numbers: task, losses, validation and test scores."""
 
     def __init__(self, inner: Progress, accelerator: Accelerator) -> None:
         self.inner = inner

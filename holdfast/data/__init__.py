@@ -66,9 +66,9 @@ def load_stream(
     """Load a stream by its registry name, by the path of a file or folder, or by `hf:owner/name`.
 
     `order` is the number of a task order, or task names separated by commas; None is order 1. The paper
-    defines the orders of its own streams. For other streams order 1 is the given order, and higher numbers
-    are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, then to the folder of
-    `holdfast data get`.
+    defines the orders of its own streams. For other streams order 1 is the stream's own order, and higher
+    numbers are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, then to the download
+    folder.
 
     >>> stream = load_stream("tasks")  # a folder with one CSV file per task
     >>> [(task.name, len(task.train)) for task in stream]
@@ -88,14 +88,14 @@ def load_stream(
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
 
 
-ORDERS = 1000  # maximum number of numbered orders: finding order n takes all orders before it
+ORDERS = 1000  # maximum number of numbered orders: finding order n means drawing all before it
 
 
 def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
     """Return the order with this number, different from all orders with smaller numbers."""
     most = min(math.factorial(len(names)), ORDERS)
     if number > most:
-        raise HoldfastError(f"order {number}: {len(names)} tasks have only {most} orders; choose one")
+        raise HoldfastError(f"order {number}: {len(names)} tasks have orders 1 to {most}; choose one")
     found, before = names, {names}
     for one in range(2, number + 1):
         draw = random.Random(one)
@@ -106,7 +106,7 @@ def _shuffled(names: tuple[str, ...], number: int) -> tuple[str, ...]:
 
 
 def check_stream_name(name: str) -> None:
-    """Raise an error for a name that is no registered stream, no path and no hub name."""
+    """Raise an error unless a name is a registered stream, a path or a hub name."""
     if not (name in STREAMS or name.startswith(HUB) or Path(name).exists()):
         raise HoldfastError(
             f"unknown stream {name!r}{did_you_mean(name, STREAMS)}; the streams are {', '.join(STREAMS)},"
@@ -167,7 +167,7 @@ STREAMS = {
         StreamSource(
             "home-domains",
             "domain-incremental",
-            "turn on, turn off or ask, over light, fan and cover",
+            "turn on, turn off or query lights, fans and covers",
             _home_domains,
         ),
         StreamSource(

@@ -70,7 +70,7 @@ class Examples:
         return len(self.tokens)
 
     def drawn(self, most: int, seed: int) -> Examples:
-        """Return at most `most` sentences, drawn at random: the first of a sorted list are the shortest."""
+        """Return at most `most` sentences, drawn at random: the first ones may not be typical."""
         if len(self) <= most:
             return self
         chosen = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))[:most].tolist()

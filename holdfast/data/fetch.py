@@ -28,7 +28,7 @@ OnFile = Callable[[Path, int, int], None]
 def fetch(
     name: str, data_dir: Path, *, base_url: str = BASE_URL, progress: OnFile | None = None
 ) -> list[Path]:
-    """Download the missing files of a stream; return the paths of all its files.
+    """Download the missing or damaged files of a stream; return the paths of all its files.
 
     A file appears only when it is complete and checked. `progress` gets the file, the number of finished
     files and the total.

@@ -33,7 +33,7 @@ ANNOMI_CSV = Path("annomi_raw", "AnnoMI-simple.csv")
 
 
 def hwu64(data_dir: Path) -> Stream:
-    """Load the intents of a home assistant: those of the authors' twelve splits of five that exist."""
+    """Load the intents of a home assistant: the authors' twelve splits of five, or those present."""
     folder = _folder(data_dir, "hwu64", "hwu64_json")
     names = [name for name in (f"Split{i}" for i in range(12)) if (folder / name).is_dir()]
     return _from_json(folder, names, "intent", "hwu64", "class-incremental")

@@ -54,7 +54,7 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
 
 
 def read_texts(path: str | Path, *, text_column: str = "text") -> list[str]:
-    """Return the sentences of any source of `read_pairs`, or one per line of a .txt file."""
+    """Return the sentences of any source that `read_pairs` accepts, or of a .txt file, one per line."""
     if Path(path).suffix.lower() == ".txt":
         texts = [line.strip() for line in _lines(Path(path))]
         texts = [text for text in texts if text]
@@ -70,8 +70,8 @@ def stream_from_files(
 ) -> Stream:
     """Return a stream from a folder, with one task per file in order of name, or from one file or dataset.
 
-    A `split` column decides the split; without it each label is split 70/10/20, by seed. Tasks with the same
-    label set are domain-incremental, others class-incremental.
+    A `split` column decides the split; without it each label is split 70/10/20 at random. Several tasks
+    that all have the same labels are domain-incremental, others class-incremental.
     """
     sources = [path] if _is_hugging_face(path) or not Path(path).is_dir() else _files(Path(path))
     tasks = tuple(
@@ -190,7 +190,7 @@ def _require(columns: Collection[str], present: Collection[str], place: str) -> 
 def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
     value = row[column]
     if isinstance(value, list | dict):
-        raise HoldfastError(f"{place}: column {column!r} is not a plain value; use text")
+        raise HoldfastError(f"{place}: column {column!r} contains a list or an object; use text")
     value = "" if value is None else str(value)
     # pandas, JSON and spreadsheets write a missing value in these ways.
     if value.strip().casefold() in ("", "nan"):
@@ -201,7 +201,7 @@ def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
 
 
 def whole(text: str) -> bool:
-    """Return whether a text is valid UTF-8; no tokenizer accepts an unpaired surrogate."""
+    """Return whether a text can be encoded; no tokenizer accepts an unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -264,7 +264,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def stem(path: str | Path) -> str:
-    """Return the name of a data source: its file name without the suffix."""
+    """Return the name of a data source, without folder, owner and suffix."""
     return str(path).rpartition("/")[2] if str(path).startswith(HUB) else Path(path).resolve().stem
 
 
@@ -294,7 +294,7 @@ def _stratified(path: str | Path, rows: Rows, seed: int) -> dict[str, Rows]:
     for label, members in by_label.items():
         if len(members) < 3:
             raise HoldfastError(
-                f"{path}: label {label!r} has {len(members)} examples, but a split needs 3;"
+                f"{path}: label {label!r} has {len(members)} of the 3 examples a split needs;"
                 " add examples or delete the label"
             )
         # The seed includes the label, so that adding a label does not change the split of the others.

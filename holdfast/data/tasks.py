@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal, get_args
+from unicodedata import category
 
 from holdfast.errors import HoldfastError
 
 Scenario = Literal["class-incremental", "domain-incremental", "joint"]
+UNKNOWN, FAILED = "(unknown)", "(error)"  # answers that are not labels
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # Unicode categories: control characters, surrogates, line separators
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,25 @@ class Task:
         return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
 
 
+def check_labels(labels: Iterable[str]) -> None:
+    """Raise if a label could not be printed on one line, or has another meaning in answers."""
+    for label in labels:
+        if label in (UNKNOWN, FAILED):
+            raise HoldfastError(
+                f"{label!r} cannot be a label: it stands for an answer without one; rename it"
+            )
+        if printable(label) != label:
+            raise HoldfastError(f"label {label!r} contains a line break or control character; remove it")
+
+
+def printable(text: str) -> str:
+    """Return a text with its line breaks, control characters and surrogates escaped."""
+    return "".join(
+        character.encode("unicode_escape").decode() if category(character) in CONTROL else character
+        for character in text
+    )
+
+
 def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
     """Return a task made from texts and labels, with some held out for validation by `held_out`."""
     for what, values in (("text", texts), ("label", labels)):
@@ -132,7 +154,7 @@ class Stream:
             raise HoldfastError(f"stream {self.name!r} has no tasks")
         names = [task.name for task in self.tasks]
         if twice := [name for name, n in Counter(names).items() if n > 1]:
-            raise HoldfastError(f"stream {self.name!r} has two tasks called {twice[0]!r}")
+            raise HoldfastError(f"stream {self.name!r} has two tasks called {twice[0]!r}; names must differ")
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)

@@ -1,1 +1,1 @@
-"""Jobs behind the everyday commands: learn a file, classify texts, evaluate on a file."""
+"""Jobs behind the everyday commands."""

@@ -8,16 +8,15 @@ import io
 import json
 import queue
 import shutil
-import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, BinaryIO, Literal
 
 from holdfast.data.readers import Rows, read_pairs, stem, whole
-from holdfast.data.tasks import Split, Task
+from holdfast.data.tasks import FAILED, UNKNOWN, Split, Task, printable
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.learning import directory as state
@@ -27,7 +26,7 @@ from holdfast.maths.metrics import label_scores, macro_f1
 from holdfast.storage.generations import Store
 
 Format = Literal["text", "jsonl", "csv"]
-UNKNOWN = "(unknown)"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes cells that begin like this
 CHUNK = 4096  # texts of a file that are classified at a time
 
 
@@ -74,6 +73,7 @@ def learn(
                     f"--budget works only with auto, not with {learner.made_of.method}; leave it out"
                 )
             learner.method.set(seconds=seconds)
+        learner.check_room((row.label for row in rows), f"is {label_column!r} the label column?")
         known = set(learner.classes_)
         mark = _mark(rows)
         for oddity in (*oddities(rows, learner.classes_), *_known_already(learner, mark)):
@@ -81,7 +81,7 @@ def learn(
         if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
             most = learner.settings.max_length
             learner.progress.note(
-                f"note: only the first {most} tokens of {cut} texts are read; --set max_length=N can "
+                f"note: texts of which only the first {most} tokens are read: {cut}; --set max_length=N can "
                 "change that in a new directory"
             )
         lesson = _taught(learner, source, rows)
@@ -103,12 +103,12 @@ def _mark(rows: Rows) -> str:
 def _known_already(learner: Learner, mark: str) -> list[str]:
     """Return a note if the same rows have been learnt before."""
     times = sum(entry.get("rows") == mark for entry in learner.history)
-    told = f"the same rows were learnt before ({times} times); they count again, and their score says little"
+    told = f"the same rows were learnt before (lessons: {times}); they count again, and the score says little"
     return [told] if times else []
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
-    """Teach a file's rows as one lesson: split as they say, or with some held out and learnt afterwards."""
+    """Teach a file's rows as one lesson: split by their own column, or with some held out."""
     if rows[0].split is None:
         return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
     parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
@@ -116,7 +116,7 @@ def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
         raise HoldfastError(f"{source}: no 'train' rows in the split column; mark some, or drop the column")
     taught = {*parts["train"].labels, *learner.classes_}
     if unseen := sorted(set(parts["valid"].labels) - taught):
-        raise HoldfastError(f"{source}: label {unseen[0]!r} is in the 'valid' rows but never in 'train'")
+        raise HoldfastError(f"{source}: label {unseen[0]!r} has 'valid' rows but no 'train' rows; add some")
     return learner.learn(Task(stem(source), **parts, test=Split((), ())))
 
 
@@ -157,14 +157,14 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
     found = []
     pairs = Counter((row.text, row.label) for row in rows)
     if repeated := sum(count - 1 for count in pairs.values()):
-        found.append(f"{repeated} rows repeat another row; they count as often as they occur")
+        found.append(f"rows that repeat another row: {repeated}; they count as often as they occur")
     labels: defaultdict[str, set[str]] = defaultdict(set)
     for text, label in pairs:
         labels[text].add(label)
     if torn := {text: own for text, own in labels.items() if len(own) > 1}:
         text, own = next(iter(torn.items()))
         found.append(
-            f"{len(torn)} texts have more than one label, such as {_short(text)!r}: {', '.join(sorted(own))}"
+            f"texts with more than one label: {len(torn)}, such as {_short(text)!r}: {', '.join(sorted(own))}"
         )
     alike: defaultdict[str, set[str]] = defaultdict(set)
     for label in (*known, *(row.label for row in rows)):
@@ -199,12 +199,24 @@ class Answer:
     """None if the text is unlike everything that was learnt."""
     probability: float
     top: list[tuple[str, float]]
+    error: str = ""
+    """Why there is no answer; empty if there is one."""
+
+
+def answers_to_lines(
+    learner: Learner, lines: Sequence[str], *, top: int = 1, reject: float | None = None
+) -> list[Answer]:
+    """Return the predictions for lines of a stream; a line that cannot be read gets an error."""
+    texts = [line for line in lines if whole(line)]
+    found = iter(answers(learner, texts, top=top, reject=reject))
+    wrong = "the line is not UTF-8; convert it first"
+    return [next(found) if whole(line) else Answer(printable(line), None, 0.0, [], wrong) for line in lines]
 
 
 def answers(
     learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
 ) -> list[Answer]:
-    """Return predictions; with `reject`, texts further out than that share of known ones get no label."""
+    """Return predictions; with `reject`, those that `Learner.is_unknown` marks get no label."""
     if not len(texts):
         return []
     for number, text in enumerate(texts, start=1):
@@ -226,18 +238,32 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
     if style == "csv" and header:
         yield "text,label,probability"
     for answer in found:
-        label = UNKNOWN if answer.label is None else answer.label
+        label = FAILED if answer.error else UNKNOWN if answer.label is None else answer.label
         if style == "jsonl":
             top = [{"label": name, "probability": round(value, 6)} for name, value in answer.top]
-            record = {"text": answer.text, "label": answer.label, "probability": round(answer.probability, 6)}
-            yield json.dumps(record | ({"top": top} if len(top) > 1 else {}), ensure_ascii=False)
+            record: dict[str, Any] = {
+                "text": answer.text,
+                "label": answer.label,
+                "probability": round(answer.probability, 6),
+            }
+            record |= {"top": top} if len(top) > 1 else {}
+            if answer.error:
+                record = {"text": answer.text, "error": answer.error}
+            yield json.dumps(record, ensure_ascii=False)
         elif style == "csv":
-            line = io.StringIO()  # with its own line ends the writer quotes line breaks
-            csv.writer(line).writerow([answer.text, label, f"{answer.probability:.6f}"])
+            line = io.StringIO()  # the writer's default line end makes it quote line breaks
+            csv.writer(line).writerow([_cell(answer.text), _cell(label), f"{answer.probability:.6f}"])
             yield line.getvalue().removesuffix("\r\n")
         else:
-            rest = "".join(f"\t{name} {value:.3f}" for name, value in answer.top[1:])
-            yield f"{label}\t{answer.probability:.3f}\t{' '.join(answer.text.split())}{rest}"
+            rest = "".join(f"\t{printable(name)} {value:.3f}" for name, value in answer.top[1:])
+            rest += f"\t{answer.error}" if answer.error else ""
+            text = " ".join(answer.text.split())
+            yield f"{printable(label)}\t{answer.probability:.3f}\t{text}{rest}"
+
+
+def _cell(text: str) -> str:
+    """Return a text as a cell that a spreadsheet shows instead of computing it."""
+    return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
@@ -245,17 +271,17 @@ def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
     return (texts[start : start + size] for start in range(0, len(texts), size))
 
 
-def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]:
-    """Yield lines as they arrive, all that are there at once: one line does not wait for more."""
+def incoming(stream: BinaryIO, most: int = 256) -> Iterator[list[str]]:
+    """Yield lists of the lines that have arrived, without empty ones; no line waits for others.
+
+    Bytes that are not UTF-8 become unpaired surrogates.
+    """
     lines: queue.Queue[str | None] = queue.Queue(maxsize=4 * most)
-    broken: list[UnicodeDecodeError] = []
 
     def read() -> None:
         try:
             for line in stream:
-                lines.put(line.rstrip("\r\n"))
-        except UnicodeDecodeError as error:
-            broken.append(error)
+                lines.put(line.decode(errors="surrogateescape").rstrip("\r\n"))
         finally:
             lines.put(None)
 
@@ -268,9 +294,6 @@ def incoming(stream: TextIO = sys.stdin, most: int = 256) -> Iterator[list[str]]
         open_ = batch[-1] is not None
         if texts := [line for line in batch if line]:
             yield texts
-    if broken:
-        reason = broken[0].reason
-        raise HoldfastError(f"the input is not UTF-8 ({reason}); convert it first") from broken[0]
 
 
 # ---- evaluating ---------------------------------------------------------------------------------------
@@ -283,20 +306,16 @@ class Evaluation:
     score: float
     rows: list[tuple[str, float, float, float, int]]
     """Label, precision, recall, F1 and number of sentences."""
-    labels: list[str]
-    confusion: list[list[int]]
-    """Gold labels in rows, predictions in columns."""
+    pairs: Counter[tuple[str, str]]
+    """Number of sentences for each pair of gold and predicted label."""
 
 
 def evaluated(learner: Learner, split: Split) -> Evaluation:
-    """Return the macro-F1 over the gold labels, the scores of each label and the confusion matrix."""
+    """Return the macro-F1 over the gold labels, the scores of each, and the confusions."""
     predicted = [answer.label or "" for piece in chunks(split.texts) for answer in answers(learner, piece)]
-    scores = label_scores(split.labels, predicted)
-    shown = [*scores, *sorted(set(predicted) - scores.keys())]
+    rows = [(label, *values) for label, values in label_scores(split.labels, predicted).items()]
     pairs = Counter(zip(split.labels, predicted, strict=True))
-    matrix = [[pairs[gold, guess] for guess in shown] for gold in shown]
-    rows = [(label, *values) for label, values in scores.items()]
-    return Evaluation(macro_f1(split.labels, predicted), rows, shown, matrix)
+    return Evaluation(macro_f1(split.labels, predicted), rows, pairs)
 
 
 def _short(text: str) -> str:

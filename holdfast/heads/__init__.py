@@ -1,4 +1,4 @@
-"""Heads turn a sentence vector into one score per label. One is trained, the others are computed."""
+"""Heads turn a sentence vector into one score per label. Linear heads are trained; others are computed."""
 
 from holdfast.heads.base import Head, Taught, Vectors
 from holdfast.heads.closed import ClosedFormHead

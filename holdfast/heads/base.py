@@ -56,6 +56,11 @@ class Head(nn.Module, ABC):
 
     # ---- labels -----------------------------------------------------------------------------------------
 
+    @property
+    @abstractmethod
+    def bytes_per_label(self) -> int:
+        """Memory that one more label takes."""
+
     @abstractmethod
     def add(self, labels: Sequence[str]) -> Params:
         """Add rows for new labels; return the initial values of new weights, by name."""
@@ -79,9 +84,9 @@ class Head(nn.Module, ABC):
     # ---- learning ---------------------------------------------------------------------------------------
 
     def admit(self, task: Task) -> None:
-        """Refuse a task this head cannot learn, before anything is trained."""
+        """Raise an error if this head cannot learn the task, before anything is trained."""
         if not len(task.train):
-            raise HoldfastError(f"task {task.name!r} has no training sentences")
+            raise HoldfastError(f"task {task.name!r} has no training sentences; add some")
 
     @abstractmethod
     def probe(self, labels: Sequence[str]) -> Head:
@@ -95,7 +100,7 @@ class Head(nn.Module, ABC):
         """Learn the validation sentences too, once they are no longer needed for validation."""
 
     def statistics(self) -> Params:
-        """Return the state besides the weights, by name."""
+        """Return the state apart from the weights, by name."""
         return {}
 
     def load_statistics(self, statistics: Params) -> None:
@@ -110,7 +115,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def answers(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Return the outputs whose dependence on the weights importance measures."""
+        """Return the outputs whose sensitivity to the weights is measured by MAS."""
 
     @property
     @abstractmethod
@@ -119,7 +124,7 @@ class Head(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(self, features: Tensor, rows: Sequence[int] | None = None) -> list[str]:
-        """Return the label of each sentence vector, among some rows or all visible ones."""
+        """Return the best label for each sentence vector, among `rows` or all visible rows."""
         visible = self.visible_rows() if rows is None else list(rows)
         best = self(features)[:, visible].argmax(1)
         return [self.labels[visible[i]] for i in best.tolist()]
@@ -133,5 +138,5 @@ class Head(nn.Module, ABC):
         raise HoldfastError(NO_DISTANCE)
 
     def threshold(self, keep: float) -> float:
-        """Return the distance within which this share of known sentences lies."""
+        """Return the distance within which about a share `keep` of known sentences lies."""
         raise HoldfastError(NO_DISTANCE)

@@ -19,13 +19,13 @@ from holdfast.maths.params import Params
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences
-UNLIKELY = -50.0  # lower limit of a log-likelihood, so that one hopeless sentence does not decide
+UNLIKELY = -50.0  # lower limit of a log-likelihood, so that one hopeless sentence does not dominate
 TEMPERATURES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 UNTOLD = 10.0  # the temperature without validation data
 
 
 class ClosedFormHead(Head):
-    """A head that computes its scores from running statistics; nothing is trained or overwritten."""
+    """A head that computes its scores from running statistics; it has no trained weights."""
 
     trained: ClassVar[bool] = False
     has_past: ClassVar[bool] = False
@@ -33,7 +33,7 @@ class ClosedFormHead(Head):
     def __init__(self, width: int, *, seed: int = 0) -> None:
         super().__init__(seed)
         self.width = width
-        # Per temperature, the log-likelihood of validation sentences, over all tasks.
+        # For each temperature, the log-likelihood of validation sentences, summed over tasks.
         self.heat = torch.zeros(len(TEMPERATURES), dtype=torch.float64)
 
     @override
@@ -57,7 +57,7 @@ class ClosedFormHead(Head):
 
     @override
     def answers(self, features: Tensor, logits: Tensor) -> Tensor:
-        """Return the features themselves: importance without a trained head."""
+        """Return the features themselves: there are no trained logits."""
         return features
 
     # ---- statistics ---------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ class ClosedFormHead(Head):
 
     @override
     def absorb(self, vectors: Vectors) -> dict[str, float]:
-        """Adjust the statistics to the moved encoder, add the new sentences, choose the open settings."""
+        """Adjust the statistics if the encoder moved, add the sentences, and choose settings left open."""
         new, notes = vectors.after("train"), {"drift": 0.0}
         if vectors.moved:
             old = vectors.before("train")
             notes["drift"] = relative_drift(old.features, new.features)
             self.carry(ridge_map(old.features, new.features))
         self.take_in(new)
-        # An encoder trained on these sentences says nothing about how it does on others.
+        # Sentences that the encoder was trained on cannot serve for validation.
         valid = vectors.after("valid")
         notes |= self.settle(valid, None if vectors.moved else new)
         if len(valid.labels):
@@ -101,17 +101,17 @@ class ClosedFormHead(Head):
 
     @abstractmethod
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Add sentences to the statistics, or remove them again (sign = -1)."""
+        """Add sentences to the statistics, or remove them (sign = -1)."""
 
     @abstractmethod
     def carry(self, move: Tensor) -> None:
-        """Update the statistics after the features moved by z -> z (I + move)."""
+        """Update the statistics after the features moved from z to z (I + move)."""
 
     @abstractmethod
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """Choose open settings on validation data; return the choices by name.
+        """Use validation data to choose settings left open; return the choices by name.
 
-        `learnt` are sentences just added that may serve for validation too, by leaving each out in turn.
+        `learnt` are the sentences just added, if they may serve for validation too (by cross-validation).
         """
 
     # ---- using it -----------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class ClosedFormHead(Head):
     def temperature(self) -> float:
         """The temperature with the highest likelihood of all validation sentences so far.
 
-        In hundreds of dimensions distances are large, and the softmax of the raw scores is always 0 or 1.
+        In hundreds of dimensions distances are large: without it, most probabilities are close to 0 or 1.
         """
         return TEMPERATURES[int(self.heat.argmax())] if self.heat.any() else UNTOLD
 
@@ -134,8 +134,8 @@ class ClosedFormHead(Head):
     def likelihood(self, data: Taught, temperature: float = 1.0) -> float:
         """Return the log-likelihood of the sentences whose labels are known.
 
-        As in Platt scaling, each of the n labels is assumed correct with probability (n+1)/(n+2) only: a few
-        correct sentences do not prove that the head is never wrong.
+        As in Platt scaling, each of the n labels is assumed correct only with probability (n+1)/(n+2): a few
+        correct predictions do not prove that the head is never wrong.
         """
         visible = self.visible_rows()
         known = {self.labels[row]: column for column, row in enumerate(visible)}
@@ -151,7 +151,7 @@ class ClosedFormHead(Head):
         return float(((1 - doubt) * right + doubt * wrong).sum())
 
     def left_out(self, data: Taught, folds: int = 5) -> Iterator[Taught]:
-        """Yield learnt sentences fold by fold; while a fold is in use, the head has not learnt it."""
+        """Yield learnt sentences fold by fold, each removed from the statistics while it is in use."""
         statistics = self.statistics()
         order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # spreads labels over folds
         for fold in range(min(folds, len(order))):
@@ -162,7 +162,7 @@ class ClosedFormHead(Head):
             self.load_statistics(statistics)
 
     def cross_validated(self, data: Taught) -> tuple[float, float]:
-        """Return the cross-validated macro-F1 on learnt sentences: the mean of the folds and its error."""
+        """Return the cross-validated macro-F1 on learnt sentences: the mean and its standard error."""
         scores = [self.score(part) if self.visible_rows() else 0.0 for part in self.left_out(data)]
         found = torch.tensor(scores, dtype=torch.float64)
         return float(found.mean()), float(found.std(correction=0)) / max(len(scores) - 1, 1) ** 0.5
@@ -179,15 +179,15 @@ class SumsHead(ClosedFormHead):
         super().__init__(width, seed=seed)
         self.past = ClassSums(lifted or width, scatter)
         self.options = tuple(options)
-        """Options that validation data chooses from."""
-        # Per option, n times its validation score, summed over all tasks: eleven sentences of the latest task
-        # must not outweigh hundreds of earlier ones.
+        """The options to choose from on validation data."""
+        # For each option, its score on n validation sentences times n, summed over tasks: a few sentences of
+        # the latest task must not outweigh many earlier ones.
         self.evidence = torch.zeros(len(self.options), dtype=torch.float64)
         self.chosen = self.options[0]
         self.changed()
 
     def lift(self, features: Tensor) -> Tensor:
-        """Return the features, or a function of them, that the sums are computed of."""
+        """Return what the sums are computed from: the features, or a function of them."""
         return features
 
     @abstractmethod
@@ -207,6 +207,11 @@ class SumsHead(ClosedFormHead):
         rows: list[int] = (self.past.counts > 0).nonzero().squeeze(1).tolist()
         return rows
 
+    @property
+    @override
+    def bytes_per_label(self) -> int:
+        return self.past.bytes_per_label
+
     @override
     def grow(self, classes: int) -> None:
         self.past.grow(classes)
@@ -214,7 +219,7 @@ class SumsHead(ClosedFormHead):
 
     @override
     def statistics(self) -> Params:
-        """Return the sums, the chosen option, and the evidence for it."""
+        """Return the sums, the chosen option, and the evidence for options and temperatures."""
         chosen = torch.tensor(self.chosen, dtype=torch.float64)
         return {**self.past.state(), "chosen": chosen, "evidence": self.evidence, "heat": self.heat}
 
@@ -231,7 +236,7 @@ class SumsHead(ClosedFormHead):
 
     @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Add to the sums, or subtract, in pieces: lifted features take much memory."""
+        """Add to the sums, or subtract, in pieces: lifted features take a lot of memory."""
         rows = self.rows(data.labels)
         for start in range(0, len(rows), PIECE):
             piece = slice(start, start + PIECE)
@@ -256,12 +261,12 @@ class SumsHead(ClosedFormHead):
 
     @property
     def calibrated(self) -> bool:
-        """Whether validation sentences have set the distances of known inputs."""
+        """Whether validation sentences have calibrated `threshold`."""
         return False
 
     @abstractmethod
     def fitness(self, option: Option) -> float:
-        """Return how well an option suits the sums alone, to break ties of the validation score."""
+        """Return how well an option fits the sums alone, to break ties in the validation score."""
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
@@ -277,7 +282,7 @@ class SumsHead(ClosedFormHead):
         return {}
 
     def _scores(self, data: Taught) -> Tensor:
-        """Return n times the score of every option."""
+        """Return n times the score of each option on these n sentences."""
         found = torch.zeros(len(self.options), dtype=torch.float64)
         if len(data.labels) and self.visible_rows():
             for number, option in enumerate(self.options):

@@ -17,10 +17,10 @@ from holdfast.heads.closed import Option, SumsHead
 from holdfast.heads.sums import Scatter
 from holdfast.maths.params import Params
 
-SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the last for very few sentences
+SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the largest for very few sentences
 WEIGHTINGS = ("equal", "covariance", "counts")
 Weighting = Literal["equal", "covariance", "counts", "choose"]
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences that rejection may keep
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences that rejection can keep
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
@@ -39,11 +39,11 @@ def oracle_shrinkage(covariance: Tensor, n: float) -> float:
 
 
 class SLDAHead(SumsHead):
-    """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores.
+    """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores / temperature.
 
     `weighting` handles classes of unequal size: "equal" uses no prior, "covariance" also gives each class
-    the same weight in Σ, "counts" adds the prior log n_k/N. A `shrinkage` of None and the weighting "choose"
-    are chosen on the validation data of each task.
+    the same weight in Σ, "counts" adds the prior log n_k/N. With `shrinkage` None or the
+    weighting "choose", validation chooses after each task.
     """
 
     _spreads: dict[bool, Tensor]
@@ -70,13 +70,13 @@ class SLDAHead(SumsHead):
         )
         numbers = [(e, float(WEIGHTINGS.index(name))) for e, name in options]
         super().__init__(width, numbers, seed=seed, lifted=lifted, scatter=scatter)
-        # n, and for each of LEVELS, n times the distance within which that fraction of validation sentences
-        # lies from the nearest class.
+        # Summed over tasks: n, and for each of LEVELS, n times the distance to the nearest class within which
+        # that fraction of the n validation sentences lies.
         self.calibration = torch.zeros(1 + len(LEVELS), dtype=torch.float64)
 
     @override
     def solve(self, option: Option) -> tuple[Tensor, Tensor]:
-        """Return W = Σ_e⁻¹ μ and b = -½ μᵀ W."""
+        """Return W = Σ_e⁻¹ μ and b = -½ μᵀ W, plus the log prior for "counts"."""
         means, counts = self.past.means(), self.past.counts
         weight = torch.cholesky_solve(means.T, self._factor(option)).T
         bias = -0.5 * (weight * means).sum(1)
@@ -86,7 +86,7 @@ class SLDAHead(SumsHead):
 
     @override
     def fitness(self, option: Option) -> float:
-        """Prefer shrinkages near the oracle approximation, then the first of WEIGHTINGS."""
+        """Prefer shrinkages near the oracle approximation, then the earlier of WEIGHTINGS."""
         if self._oracle is None:
             spread = self._spread(balanced=False)
             self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))

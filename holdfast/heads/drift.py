@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-RIDGE = 0.1  # as a fraction of the mean squared feature
+RIDGE = 0.1  # as a fraction of the mean diagonal entry of Z_oᵀZ_o
 
 
 def ridge_map(old: Tensor, new: Tensor, ridge: float = RIDGE) -> Tensor:
-    """T = (Z_oᵀZ_o + r I)⁻¹ Z_oᵀ(Z_n - Z_o), r = ridge · trace(Z_oᵀZ_o)/d: Z_n ≈ Z_o (I + T).
+    """Return T = (Z_oᵀZ_o + r I)⁻¹ Z_oᵀ(Z_n - Z_o), r = ridge · trace(Z_oᵀZ_o)/d: Z_n ≈ Z_o (I + T).
 
-    `old` and `new` are the same sentences before and after. In directions without data T is 0: no movement.
+    `old` and `new` are vectors of the same sentences. In directions without data T is 0: no movement.
     """
     before, moved = old.double().cpu(), (new.double() - old.double()).cpu()
     gram = before.T @ before
@@ -24,6 +24,6 @@ def ridge_map(old: Tensor, new: Tensor, ridge: float = RIDGE) -> Tensor:
 
 
 def relative_drift(old: Tensor, new: Tensor) -> float:
-    """‖Z_n - Z_o‖ / ‖Z_o‖."""
+    """Return ‖Z_n - Z_o‖ / ‖Z_o‖."""
     size = old.double().norm()
     return float((new.double() - old.double()).norm() / size) if size > 0 else 0.0

@@ -40,6 +40,11 @@ class LinearHead(Head):
         logits: Tensor = self.linear(features.to(self.linear.weight))
         return logits
 
+    @property
+    @override
+    def bytes_per_label(self) -> int:
+        return self.linear.weight.element_size() * (self.linear.in_features + 1)
+
     @override
     def add(self, labels: Sequence[str]) -> Params:
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
@@ -78,7 +83,7 @@ class LinearHead(Head):
 
     @override
     def admit(self, task: Task) -> None:
-        """Require two labels, and validation sentences for early stopping."""
+        """Require two labels, and validation sentences with no other labels."""
         super().admit(task)
         if len(task.labels) < 2:
             raise HoldfastError(
@@ -87,7 +92,9 @@ class LinearHead(Head):
         if not len(task.valid):
             raise HoldfastError(f"task {task.name!r} has no validation sentences; the search needs some")
         if unknown := sorted(set(task.valid.labels) - set(task.labels)):
-            raise HoldfastError(f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train")
+            raise HoldfastError(
+                f"task {task.name!r}: label {unknown[0]!r} is in valid but not in train; add it to train"
+            )
 
     @override
     def probe(self, labels: Sequence[str]) -> Head:
@@ -102,11 +109,11 @@ class LinearHead(Head):
     @property
     @override
     def temperature(self) -> float:
-        """Always 1: the logits are trained as log-probabilities."""
+        """Always 1: training fits the softmax of the logits."""
         return 1.0
 
     def _row(self, label: str) -> Tensor:
-        """Return weights and bias of a new row: uniform within 1/sqrt(width), as in torch's nn.Linear."""
+        """Return weights and bias of a new row: uniform within ±1/sqrt(width), as in torch's nn.Linear."""
         key = hashlib.sha256(f"{self.seed}\0{label}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(key[:7], "big"))
         bound = 1 / math.sqrt(self.linear.in_features)
@@ -115,13 +122,13 @@ class LinearHead(Head):
 
 
 class ProbeHead(LinearHead):
-    """A temporary head over the labels of one task, with which the encoder of a computed head is trained."""
+    """A temporary head over the labels of one task, to train the encoder under a computed head."""
 
     has_past: ClassVar[bool] = False
 
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    """Return a linear layer with these values (torch's constructor would draw others, and warn at 0 rows)."""
+    """Return a linear layer with these values (torch's constructor would draw its own and warn at 0 rows)."""
     linear = nn.Linear(weight.shape[1], 1, device="meta")
     linear.out_features = weight.shape[0]
     linear.weight, linear.bias = nn.Parameter(weight), nn.Parameter(bias)

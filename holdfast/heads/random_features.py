@@ -45,7 +45,7 @@ class FourierLDA(SLDAHead):
 
     @override
     def statistics(self) -> Params:
-        """Include the frequencies: another release of torch may draw others."""
+        """Include what was drawn: another release of torch may draw other values."""
         gamma = torch.tensor([self.gamma], dtype=torch.float64)
         return {**super().statistics(), "omega": self.omega, "phase": self.phase, "gamma": gamma}
 
@@ -60,7 +60,7 @@ class KLDAHead(ClosedFormHead):
     """Kernel discriminant analysis on z-scored features, as an ensemble of kernel widths and draws.
 
     Mean, spread and median distance of the features are fixed on the first task. `combine` either keeps the
-    width that is best on the first task's validation data, or averages the probabilities.
+    width that is best on the first validation data, or averages the probabilities of all widths.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class KLDAHead(ClosedFormHead):
     ) -> None:
         super().__init__(width, seed=seed)
         if not all(width_ > 0 for width_ in widths):
-            raise HoldfastError(f"widths {tuple(widths)} are not all above 0")
+            raise HoldfastError(f"widths must all be above 0, not {tuple(widths)}")
         self.widths = tuple(widths)
         self.combine = combine
         self.draws = draws
@@ -101,6 +101,11 @@ class KLDAHead(ClosedFormHead):
     def visible_rows(self) -> list[int]:
         return self._each()[0].visible_rows()
 
+    @property
+    @override
+    def bytes_per_label(self) -> int:
+        return sum(member.bytes_per_label for member in self._each())
+
     @override
     def grow(self, classes: int) -> None:
         for member in self._each():
@@ -115,7 +120,7 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def statistics(self) -> Params:
-        """Return the constants, and the statistics of every member, prefixed by its number."""
+        """Return the head's own state and that of every member, prefixed by the member's number."""
         own = {"centre": self.centre, "spread": self.spread, "heat": self.heat}
         parts = {
             f"{number}.{name}": value
@@ -148,7 +153,7 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def take_in(self, data: Taught, sign: int = 1) -> None:
-        """Standardise the features with the constants of the first task, measured at the first call."""
+        """Standardise features, then add or remove them; the first call measures mean and spread."""
         if not len(self.centre):
             self._measure(data.features)
         for member in self._each():
@@ -156,7 +161,7 @@ class KLDAHead(ClosedFormHead):
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """Keep the best width on the first task (`combine="best"`); then every member chooses its option.
+        """Let every member choose its option; with `combine="best"`, first keep only the best width.
 
         Only validation data is used: cross-validation would take minutes with thousands of features.
         """
@@ -200,7 +205,7 @@ class KLDAHead(ClosedFormHead):
         return (features - self.centre.to(features)) / self.spread.to(features)
 
     def _measure(self, features: Tensor) -> None:
-        """Measure the mean, spread and median squared distance of the first task."""
+        """Measure mean and spread on the first task; set γ from the median squared distance."""
         spread, self.centre = torch.std_mean(features.float().cpu(), dim=0, correction=0)
         self.spread = torch.where(spread > 0, spread, torch.ones_like(spread))
         some = torch.randperm(len(features), generator=_drawn(self.seed, -1))[:PAIRS]
@@ -213,7 +218,7 @@ class KLDAHead(ClosedFormHead):
 class RanPACHead(SumsHead):
     """Ridge regression on h = relu(Wᵀz) with random W: W_out = (G + ρI)⁻¹ C, G = Σ h hᵀ, C = Σ h yᵀ.
 
-    The class sums of h are the columns of C, and their pooled scatter is G.
+    The class sums of h are the columns of C, and the pooled scatter of h is G.
     """
 
     _gram: Tensor | None = None
@@ -247,7 +252,7 @@ class RanPACHead(SumsHead):
 
     @override
     def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
-        """Choose the ridge on validation data alone: each takes a factorisation."""
+        """Choose the ridge on validation data alone: each candidate takes a factorisation."""
         super().settle(valid)
         return {"ridge": self.chosen[0]}
 
@@ -258,7 +263,7 @@ class RanPACHead(SumsHead):
 
     @override
     def statistics(self) -> Params:
-        """Include the projection: another release of torch may draw another."""
+        """Include the projection: another release of torch may draw other values."""
         return {**super().statistics(), "projection": self.projection}
 
     @override

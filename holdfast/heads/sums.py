@@ -1,9 +1,8 @@
-"""Class sums, the memory of a discriminant head: exact, and independent of order.
+"""Class sums, the memory of a computed head: exact, and independent of order.
 
 Per label k: n_k, s_k = Σ z and S_k = Σ z zᵀ, in double precision. Sums do not depend on order or batching:
 learning a class later equals learning it jointly, two states can be added, and a class can be removed as if
-it had never been learnt. (Public streaming codes keep a running covariance centred on moving means and lose
-the term between them: wrong as soon as a class arrives in two batches.)
+it had never been learnt.
 """
 
 from __future__ import annotations
@@ -27,8 +26,14 @@ class ClassSums:
         self.scatter = scatter
         self.counts = torch.zeros(0, dtype=torch.float64)
         self.sums = torch.zeros(0, width, dtype=torch.float64)
-        # Only the upper triangle of each symmetric S_k: they take most of a state's space on disk.
+        # Only the upper triangle of each symmetric S_k: these take most of a state's space on disk.
         self.triangles = torch.zeros(int(scatter == "pooled"), width * (width + 1) // 2, dtype=torch.float64)
+
+    @property
+    def bytes_per_label(self) -> int:
+        """Memory that one more label takes."""
+        own = self.triangles.shape[1] if self.scatter == "per-class" else 0
+        return self.sums.element_size() * (1 + self.width + own)
 
     def grow(self, classes: int) -> None:
         """Add zeros for new labels."""
@@ -40,7 +45,7 @@ class ClassSums:
             )
 
     def add(self, features: Tensor, rows: Tensor, sign: int = 1) -> None:
-        """Add vectors to their classes, or remove them (sign = -1). Not in place: copies share tensors."""
+        """Add vectors to their classes, or remove them (sign = -1). Not in place: `state` shares tensors."""
         z = features.detach().double().cpu()
         self.counts = self.counts.index_add(0, rows, torch.ones(len(rows), dtype=torch.float64), alpha=sign)
         self.sums = self.sums.index_add(0, rows, z, alpha=sign)
@@ -52,7 +57,7 @@ class ClassSums:
             self.triangles[place] += sign * (own.T @ own)[upper]
 
     def merge(self, other: ClassSums, rows: Sequence[int]) -> None:
-        """Add the sums of `other`; `rows` are the rows of its classes here."""
+        """Add the sums of `other`; `rows` are the rows of its classes in this object."""
         where = torch.tensor(rows, dtype=torch.long)
         self.counts = self.counts.index_add(0, where, other.counts)
         self.sums = self.sums.index_add(0, where, other.sums)
@@ -67,7 +72,7 @@ class ClassSums:
             self.triangles = self.triangles[kept]
 
     def carry(self, move: Tensor) -> None:
-        """Transform the sums as the features moved, z -> z (I + T): s_k (I + T) and (I + T)ᵀ S_k (I + T)."""
+        """Move the sums with the features, z -> z (I + T): s_k (I + T) and (I + T)ᵀ S_k (I + T)."""
         along = torch.eye(self.width, dtype=torch.float64) + move.double()
         self.sums = self.sums @ along
         upper = _upper(self.width)
@@ -85,7 +90,7 @@ class ClassSums:
     def covariance(self, *, balanced: bool = False) -> Tensor:
         """Return Σ = (S - Σ_k s_k s_kᵀ / n_k) / max(N - K, 1), around the class means; identity if it is 0.
 
-        `balanced` gives every class the same weight: the mean of the class covariances.
+        `balanced`, if not pooled, gives every class the same weight: the mean of the class covariances.
         """
         present = (self.counts > 0).nonzero().squeeze(1).tolist()
         total = torch.zeros(self.width, self.width, dtype=torch.float64)

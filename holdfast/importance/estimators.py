@@ -52,7 +52,7 @@ class Estimator:
     ) -> None:
         """Observe a training through step hooks; `extra` is what regularisers add to a gradient.
 
-        Estimators that do so derive from `Observer`: their trainings are not shared with unobserved ones.
+        Estimators that do so derive from `Observer`: runs do not share their trainings.
         """
 
     def finish(self, over: EndedTraining) -> Params:

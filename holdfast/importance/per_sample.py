@@ -97,7 +97,7 @@ def perturbation(
 ) -> Params:
     """Return RP2F's importance: |∂loss/∂W| with all entries of W shifted, one matrix at a time, plus a floor.
 
-    Batch means are added up over a little more than `limit` samples, drawn by `seed`, and divided by their
+    Batch means are added up over at most about `limit` samples, drawn by `seed`, and divided by their
     number (Sun et al. 2024, their code). Biases and norms get 1, so that they follow a plain average over
     tasks. On the head a shift moves all logits alike and changes nothing.
     """

@@ -26,11 +26,11 @@ class SequenceSums:
         self.sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in trainable(model).items()}
 
     def add(self, model: nn.Module, sequence: Mapping[str, Tensor]) -> None:
-        """Add one sequence: `input_ids`, and `labels` that are IGNORED outside the output."""
+        """Add a sequence or a batch: `input_ids`, and `labels` that are IGNORED outside the output."""
         weights = trainable(model)
         device = next(iter(weights.values())).device
         ids, labels = sequence["input_ids"].to(device), sequence["labels"].to(device)
-        if ids.dim() == 2:  # a batch: row by row
+        if ids.dim() == 2:
             for row in range(len(ids)):
                 self.add(model, {name: value[row] for name, value in sequence.items()})
             return

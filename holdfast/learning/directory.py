@@ -10,10 +10,12 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.methods import METHODS
@@ -50,9 +52,9 @@ def named(model: str) -> str:
 
 @contextmanager
 def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
-    """Lock a directory against other writers; a new one is removed again if nothing was saved in it.
+    """Lock a directory against other writers; a new one is removed again if it stays empty.
 
-    Unless `new` is allowed, the directory must already hold a learner.
+    With `new=False` the directory must already hold a learner.
     """
     fresh = not path.exists()
     refuse_links(path)
@@ -89,7 +91,7 @@ def origin_of(meta: Any, path: Path) -> Origin:
         if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
             raise HoldfastError(
                 f"{path} contains {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
-                f"damaged, or made by another version ({meta.get('holdfast')}); use that version"
+                f"it is damaged, or made by another version ({meta.get('holdfast')}); use that version"
             )
     return origin
 
@@ -108,7 +110,7 @@ def encoder_fingerprint(model: Classifier) -> str:
     }
     total = hashlib.sha256()
     for name, weight in model.encoder.named_parameters():
-        unread = name.startswith("pooler.") and model.vector != "pooler"  # random where a checkpoint has none
+        unread = name.startswith("pooler.") and model.vector != "pooler"  # it may be random
         if id(weight) not in inside and not unread:
             total.update(str(tuple(weight.shape)).encode())
             total.update(weight.detach().cpu().contiguous().numpy().data)
@@ -117,7 +119,7 @@ def encoder_fingerprint(model: Classifier) -> str:
 
 def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
     """Return the model card: origin, usage, lessons, labels, and what is kept of the training text."""
-    traces = "trained weights" if head.trained else "sums per label"
+    traces = "trained weights" if head.trained else "sums of sentence vectors"
     lines = [
         "---",
         "library_name: holdfast",
@@ -137,7 +139,7 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
         'learner.predict(["a sentence"])',
         "```",
         "",
-        f"No training text is kept, only {traces} and the names of the labels.",
+        f"No training text is kept, only numbers, such as {traces}, and the names of labels and lessons.",
         "",
         "## Lessons",
         "",
@@ -149,11 +151,17 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
         f"{'-' if entry['drift'] is None else format(entry['drift'], '.3f')} |"
         for entry in history
     ]
-    return "\n".join([*lines, "", "## Labels", "", ", ".join(f"`{_cell(name)}`" for name in labels), ""])
+    names = ", ".join(f"`{_flat(label)}`" for label in labels)
+    return "\n".join([*lines, "", "## Labels", "", names, ""])
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "\\|").replace("`", "'").split())
+    """Return a name as a cell of a Markdown table, without markup."""
+    return re.sub(r"([\\|*_\[\]~#])", r"\\\1", escape(_flat(text), quote=False))
+
+
+def _flat(text: str) -> str:
+    return printable(" ".join(text.split())).replace("`", "'")
 
 
 def _percent(score: float | None) -> str:

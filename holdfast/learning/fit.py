@@ -50,7 +50,7 @@ def fit(
     deployed: Callable[[int], Params] | None = None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
-    """Train until the validation task loss of the deployed weights stops falling, then restore the best ones.
+    """Train until the validation task loss of the deployed weights stops falling; restore the best weights.
 
     Epoch 0, the start weights, is a candidate. Any strictly lower loss is a new best, but only a gain above
     `min_delta` resets patience. Carried state is restored to the best epoch together with the weights.

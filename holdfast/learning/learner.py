@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.data.batches import Examples
 from holdfast.data.objective import objective
-from holdfast.data.tasks import Scenario, Split, Task, task_of
+from holdfast.data.tasks import Scenario, Split, Task, check_labels, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
@@ -44,12 +44,13 @@ from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store, read_meta, write_tensors
 
+MOST_BYTES = 8e9  # of a head: training holds a second copy of it
 FIRST_TASKS = 2  # whose trainings are shared: later tasks start from weights that few runs have in common
 
 
 @dataclass
 class Learner:
-    """A model and a method that learn one task after another, without keeping any text.
+    """A model and a method that learn one task after another, without saving any text.
 
     >>> from holdfast import Learner
     >>> learner = Learner.create("encoder")  # a folder, a hub id or, by default, "minilm"
@@ -117,7 +118,7 @@ class Learner:
         generations: int = KEEP,
         **hyper_parameters: Any,
     ) -> Self:
-        """Create a learner from the names of its encoder and method; `generations` are kept on disk."""
+        """Create a learner from the names of its encoder and method; `generations` is how many are kept."""
         if method not in METHODS:
             raise HoldfastError(unknown(method, list(METHODS), "method"))
         if method == "mtl":
@@ -146,7 +147,7 @@ class Learner:
         origin = directory.origin_of(meta, path)
         if origin.method not in METHODS:
             raise HoldfastError(
-                f"{path} was made with the unknown method {origin.method!r}; use the Holdfast that made it"
+                f"{path} was made with the unknown method {origin.method!r}; use the version that made it"
             )
         values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
         fixed = {name: values[name] for name in meta["fixed"]}
@@ -155,7 +156,7 @@ class Learner:
         found = directory.encoder_fingerprint(learner.model)
         if found != origin.fingerprint:
             raise HoldfastError(
-                f"{path} was made with another model than the one now called {origin.model!r} "
+                f"{path} was made with a different model from the one now called {origin.model!r} "
                 f"(fingerprint {origin.fingerprint}, here {found}); restore that model"
             )
         learner.load_state(tensors, meta["learner"])
@@ -189,7 +190,7 @@ class Learner:
             return self.commit(path)
 
     def commit(self, path: Path, *, keep: int | None = None) -> int:
-        """Save for a caller that holds the lock; `keep` overrides the number of generations this once."""
+        """Save for a caller that holds the lock; `keep` is the number of generations kept this time."""
         origin = self.made_of
         tensors, state = self.state()
         meta = {
@@ -247,7 +248,7 @@ class Learner:
         return found
 
     def is_unknown(self, texts: Sequence[str], reject: float = 0.95) -> list[bool]:
-        """Return for each text whether it lies further out than this share of the validation sentences."""
+        """Return for each text whether it lies further out than that share of validation sentences."""
         return self.far_out(self.model.embed(texts), reject)
 
     def far_out(self, features: Tensor, reject: float) -> list[bool]:
@@ -293,11 +294,11 @@ class Learner:
         return ", ".join(traces)
 
     def merge(self, other: Learner) -> None:
-        """Add, exactly, what another slda learner on the same frozen encoder has learnt."""
+        """Add, exactly, what another learner with an slda head on the same frozen encoder has learnt."""
         mine, its, summed = self.model.head, other.model.head, self._sums_of()
         same = summed is not None and summed == other._sums_of()
         if not same or not isinstance(mine, SLDAHead) or not isinstance(its, SLDAHead):
-            raise HoldfastError("only learners with slda on the same frozen encoder can be merged")
+            raise HoldfastError("only learners with an slda head on the same frozen encoder can be merged")
         mine.merge(its)
         self.start_over()
         self.history += other.history
@@ -322,10 +323,10 @@ class Learner:
     def learn(
         self, task: Task | Sequence[str], labels: Sequence[str] | None = None, name: str | None = None
     ) -> Lesson:
-        """Learn a task: search hyper-parameters, adopt the chosen training, consolidate.
+        """Learn a task: search for hyper-parameters, adopt the chosen training, consolidate.
 
-        Texts and labels may be given instead of a task. Some are then held out for validation; a head that
-        absorbs sentences takes in those too at the end.
+        Texts and labels may be given instead of a task. Some are then held out for validation; a computed
+        head absorbs those too at the end.
         """
         own_split = isinstance(task, Task)
         if not isinstance(task, Task):
@@ -337,7 +338,7 @@ class Learner:
             before = self._score_of(known, self.vectors.before, among=known)
             decision = self._drive(task)
             trial = self.trial(task, decision.trial.choice)
-            # The method as it was trained; fields that the user has fixed may differ.
+            # It has the trial's hyper-parameters; self.method keeps those that the user has fixed.
             trained = self._adopt(trial)
             with self._ledger.counting() as consolidation:
                 trained.consolidate(self, task)
@@ -346,7 +347,7 @@ class Learner:
             after = self._score_of(known, self.vectors.after)
             if not own_split:
                 self.model.head.absorb_valid(self.vectors)
-            self.vectors.move(False)  # nothing of the task stays in memory
+            self.vectors.move(False)
             chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
             trials = list(self._trials.values())
             rest = search_passes(trial, trials, self._ledger.borrowed)
@@ -362,6 +363,8 @@ class Learner:
         """Check a task and add its labels to the head, once, before any trial."""
         head = self.model.head
         head.admit(task)
+        check_labels(label for label in task.labels if label not in head.labels)
+        self.check_room(task.labels, "are these labels, not identifiers or texts?")
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
         key = _digest(repr((task.name, task.train, task.valid)))
         if key != self._task_key:  # a task that is begun again has already added its labels
@@ -379,6 +382,15 @@ class Learner:
         self.vectors = TaskVectors(task, self._embed, self._start_vectors, self._count_moved)
         self.start_here()
         self.progress.task(self.tasks_seen + 1, task.name)
+
+    def check_room(self, labels: Iterable[str], hint: str) -> None:
+        """Raise if the head would be too large with these labels, before anything is computed for them."""
+        head = self.model.head
+        every = len({*labels, *head.labels})
+        if (needed := every * head.bytes_per_label) > MOST_BYTES:
+            raise HoldfastError(
+                f"{every:,} labels would take {needed / 1e9:.0f} GB (at most {MOST_BYTES / 1e9:.0f}); {hint}"
+            )
 
     def start_here(self) -> None:
         """Make every training of the task start from the current model and method."""
@@ -414,7 +426,7 @@ class Learner:
     # ---- one training -----------------------------------------------------------------------------------
 
     def trial(self, task: Task, choice: Choice) -> StoredTrial:
-        """Train with these hyper-parameters from the task's start, then restore model and method."""
+        """Return the trial with these hyper-parameters: a stored one, or a new one from the task's start."""
         key = json.dumps(to_json(choice), sort_keys=True)
         if key not in self._trials:
             method = self.method.choosing(choice)
@@ -482,7 +494,7 @@ class Learner:
     def _place(self, method: Method) -> Path:
         """Return the file of a training, named by a hash of everything that determines it.
 
-        It lies in the folder that runs share if other runs may make the same training, else in the run's own.
+        It lies in the folder that runs share if other runs may repeat the training, else in the run's own.
         """
         head, settings = self.model.head, to_json(dataclasses.asdict(self.settings))
         if not self._started:
@@ -503,7 +515,7 @@ class Learner:
         return place_of(self._workspace.directory, type(method).__name__, method.hparams(), *decides)
 
     def _reading(self) -> list[Any]:
-        """Return encoder configuration and task tokens: runs that share a folder may differ in both."""
+        """Return the encoder's configuration and the tokens: runs that share a folder may differ in both."""
         config = {k: v for k, v in self.model.encoder.config.to_dict().items() if k != "_name_or_path"}
         tokens = [self._encoded(part).tokens for part in ("train", "valid")]
         return [json.dumps(config, sort_keys=True, default=str), tokens]
@@ -555,7 +567,7 @@ class Learner:
 
     @contextmanager
     def using(self, trial: Trial) -> Iterator[Mapping[str, Any]]:
-        """Run a block with the weights and head memory of a trial; yield the method's state at its end."""
+        """Run a block with the weights and head memory of a trial; yield the method's state after it."""
         own, memory, tensors = P.snapshot(self.model), self.model.memory(), trial.read()
         try:
             P.restore(self.model, tensors.pop("weights"))
@@ -611,7 +623,7 @@ class Learner:
         """Return the vectors of a split with the weights of the task's start; both splits are cached."""
 
         def compute() -> Params:
-            if part == "train":  # as everywhere, validation is not counted
+            if part == "train":  # validation is not counted
                 self.count("features", forward=self.batches, backward=0)
             own, adapted = P.snapshot(self.model), self.model.adapted
             P.restore(self.model, self.start)
@@ -659,7 +671,7 @@ class Learner:
         self._workspace.clear()
 
     def _forget_task(self) -> None:
-        """Drop the sentences, the trials and the shared work of the current task."""
+        """Drop the encoded sentences, the trials and the shared work of the current task."""
         self._task_key = ""
         self._trials = {}
         self._examples = {}

@@ -27,7 +27,7 @@ class Lesson:
     search_passes: Passes
     """Passes of the search: those that neither the chosen trial nor its look-ahead needed."""
     known: tuple[float | None, float | None] = (None, None)
-    """Validation scores on previously known labels, before and after this task; None without such labels."""
+    """Validation scores on earlier labels before and after this task; None without any or in a study."""
 
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """Return the lesson as JSON for a learner's history."""

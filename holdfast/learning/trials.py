@@ -66,7 +66,7 @@ class StoredTrial:
         return read_tensors(self.path, self.device)[0]
 
     def summary(self) -> dict[str, Any]:
-        """Return the part that a record keeps."""
+        """Return the part that a run's record keeps."""
         return {"choice": self.choice, "score": self.score, **self.fit}
 
 
@@ -134,7 +134,7 @@ class Workspace:
         return Path(broadcast_object_list(name)[0])
 
     def agreed(self, path: Path) -> Path:
-        """Return the main process's path on all processes: each may have its own temporary directory."""
+        """Return the main process's path on all processes, so that all read the same trial."""
         if self.accelerator.num_processes == 1:
             return path
         return Path(broadcast_object_list([str(path)])[0])
@@ -163,7 +163,7 @@ class Workspace:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a trial can be read; one that a failing disk has damaged is trained again."""
+    """Return whether a trial exists and its header can be read; otherwise it is trained again."""
     try:
         read_meta(path)
     except HoldfastError:

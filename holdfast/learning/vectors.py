@@ -1,4 +1,4 @@
-"""Sentence vectors of the current task. Those of its start are computed once, the others on demand."""
+"""Sentence vectors of the current task. Those with its start weights are computed once."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class TaskVectors:
         return self._after[part]
 
     def move(self, moved: bool) -> None:
-        """Set whether the weights differ from those of the start, and drop vectors of other weights."""
+        """Set whether the weights differ from those of the start, and drop the vectors of earlier weights."""
         self.moved = moved
         self._after = {}

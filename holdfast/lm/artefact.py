@@ -41,7 +41,7 @@ class Card:
 class Importance:
     """Importance of each weight of a model for one ability.
 
-    `holdfast lm importance` measures one; this is how it is kept:
+    `holdfast lm importance` measures one. It is saved and loaded like this:
 
     >>> values = {"weight": torch.tensor([[0.5, 2.0]])}
     >>> Importance(values, Card(model="mine", data="code.jsonl", sequences=60)).save("imp")
@@ -153,7 +153,7 @@ def measure(
 
 
 def _check_ours(directory: Path) -> None:
-    """Raise HoldfastError for a folder with a foreign README.md, which `save` would overwrite."""
+    """Create the folder; raise HoldfastError if it has a foreign README.md, which `save` would overwrite."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -113,6 +113,6 @@ def _problem(rng: random.Random) -> Pair:
 
 
 def part_of(items: tuple[Pair, ...], part: AbilityPart) -> list[Pair]:
-    """Return the items of one part of a fixed 60/20/20 split; shots are taken from the training part."""
+    """Return the items of one part of a fixed 60/20/20 split; shots are the training part."""
     first, last = SHARES[part]
     return list(items[len(items) * first // 10 : len(items) * last // 10])

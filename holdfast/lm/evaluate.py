@@ -31,7 +31,7 @@ class Loss:
     loss: float
     """Mean negative log-likelihood per output token, in nats."""
     accuracy: float
-    """Share of output tokens that the model predicts as most likely."""
+    """Share of output tokens that the model considers most likely."""
     tokens: int
 
 
@@ -39,7 +39,7 @@ class Loss:
 def output_loss(
     model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: OnItem = _silent
 ) -> Loss:
-    """Compute the loss over all output tokens; prompt and padding are excluded."""
+    """Compute the loss over all output tokens."""
     device = next(model.parameters()).device
     total = right = tokens = 0.0
     with eval_mode(model), quick_half(model):

@@ -1,4 +1,4 @@
-"""Fine-tuning with the Hugging Face Trainer: optional protection, resumable, stops when the loss is NaN."""
+"""Fine-tuning with the Hugging Face Trainer: optional protection, resumable, stops at a non-finite loss."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def finetune(
     on_step: Callable[[int, int, float], None] | None = None,
     save_to: Path | None = None,
 ) -> float:
-    """Train the model in place and return the mean training loss.
+    """Train the model in place; return the mean training loss, after a resume since the checkpoint.
 
     With `recipe.save_every`, an interrupted training resumes from its last checkpoint. `save_to` saves the
-    full model, also when its weights are sharded over processes.
+    full model, even when its weights are sharded over processes.
     """
     arguments = TrainingArguments(
         output_dir=str(out),
@@ -184,7 +184,8 @@ def _same_settings(out: Path, recipe: Recipe, train: Sequences, protect: Protect
     if path.exists() and (begun := read_json(path)) != own:
         other = next(name for name in own if begun.get(name) != own[name])
         raise HoldfastError(
-            f"{out} contains a training with another {other}; choose another folder, or delete this one"
+            f"{out} contains a training with different settings ({other}); choose another folder, or delete "
+            "this one"
         )
 
 

@@ -1,8 +1,8 @@
 """Importance for LoRA adapters.
 
 The penalty on the product, Σ a (s B A)², has no proximal step in closed form. B is 0 at the start and the
-product is linear in B, so the B matrices are pulled towards 0 instead, which has one. A is not penalised: it
-has no effect while B is 0.
+product is linear in B, so the B matrices are pulled towards 0 instead; that penalty has a closed-form step.
+A is not penalised: it has no effect while B is 0.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LORA = "lora_B."
 
 
 def on_adapters(model: nn.Module, importance: Importance) -> Params:
-    """Return the importance of a model's trainable weights, after checking that it fits the model.
+    """Return the importance for a model after checking that it fits; it may include frozen weights.
 
     For LoRA it is derived from the importance of the adapted matrices, unless it was measured on the wrapped
     model itself.
@@ -43,7 +43,8 @@ def on_adapters(model: nn.Module, importance: Importance) -> Params:
 def carried(model: nn.Module, values: Params) -> Params:
     """Carry the importance of adapted matrices over to the adapters' B; return other values unchanged.
 
-    An upper bound by the chain rule: |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|.
+    For MAS, an upper bound by the chain rule: |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|; for Fisher, the same
+    formula is only a heuristic.
     """
     if not _is_of_base(model, values):
         return values
@@ -64,17 +65,14 @@ def carried(model: nn.Module, values: Params) -> Params:
 
 
 def matters_now(model: nn.Module, importance: Importance, data: Iterable[Mapping[str, Tensor]]) -> Params:
-    """Measure the importance for other data at the current weights, comparable with `importance`.
-
-    With adapters, that is the importance of the adapted matrices.
-    """
-    with (
-        _trained(_base_weights(model, importance)) if _is_of_base(model, importance.values) else nullcontext()
-    ):
+    """Measure the importance for other data at the current weights, for the same weights as `importance`."""
+    of_base = _is_of_base(model, importance.values)
+    with _trained(_base_weights(model, importance)) if of_base else nullcontext():
         sums = SequenceSums(model, importance.card.kind, squared=importance.card.squared)
         for sequence in data:
             sums.add(model, sequence)
-    return {_plain(name).replace(".base_layer", ""): value for name, value in sums.mean().items()}
+    found = sums.mean()
+    return {_base_name(name): value for name, value in found.items()} if of_base else found
 
 
 @contextmanager
@@ -97,9 +95,13 @@ def _is_of_base(model: nn.Module, values: Params) -> bool:
 
 
 def _base_weights(model: nn.Module, importance: Importance) -> dict[str, nn.Parameter]:
-    """Return the weights of the base model that have an importance, by their names without adapters."""
-    every = {_plain(name).replace(".base_layer", ""): weight for name, weight in model.named_parameters()}
+    """Return the weights of the base model that have an importance, by their names in the base model."""
+    every = {_base_name(name): weight for name, weight in model.named_parameters()}
     return {name: every[name] for name in importance.values if name in every}
+
+
+def _base_name(name: str) -> str:
+    return _plain(name).replace(".base_layer", "")
 
 
 def _plain(name: str) -> str:

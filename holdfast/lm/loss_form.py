@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 
 
 class LossForm:
-    """Add a penalty to the loss that a model returns in training, once per optimiser step."""
+    """Add a penalty to the loss that a model returns in training; it counts once per optimiser step."""
 
     def __init__(self, penalty: Callable[[], Tensor]) -> None:
         self.penalty = penalty

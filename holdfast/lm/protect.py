@@ -5,8 +5,8 @@
     Trainer(model, ..., callbacks=[protect]).train()
 
 By default the penalty does not go through the loss or Adam's moments. After each optimiser step, an exact
-proximal step moves every weight to a point between its new value and its anchor, so training is stable at any
-strength. `mode="loss"` is the paper's form, for comparison.
+proximal step moves every protected weight to a point between its new value and its anchor, so training is
+stable at any strength. `mode="loss"` is the paper's form.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
 StepSizes = Callable[..., Tensor | float]
 PIECE = 2**18  # elements per chunk on CPU: a few chunks fit into the cache
-LEAST = 1e-12  # a smaller λ counts as 0
+LEAST = 1e-12  # with a budget, a smaller λ counts as 0
 ON_GPU = 2**26  # elements per chunk on GPU: fewer kernel launches
 FOLDER = "_protect"  # Trainer does not push names that begin with _ to the Hub
 ANCHOR, NOTE = "anchor.safetensors", "protect.json"
@@ -56,7 +56,7 @@ class Protect(TrainerCallback):
     """The penalty (λ/2) Σ a (θ - θ*)² on the trainable weights; θ* are their values at construction.
 
     A callback for `transformers.Trainer` and its subclasses; use `attach` in your own training loop. With
-    LoRA the adapters' weights are protected (see `lora.py`).
+    LoRA the adapters' B matrices are protected (see `lora.py`).
 
     >>> from holdfast.lm.artefact import Card
     >>> model = nn.Linear(2, 1, bias=False)
@@ -95,7 +95,7 @@ class Protect(TrainerCallback):
             raise HoldfastError(f"lam must be 0 or more, not {lam}")
         for name, value in (("budget", budget), ("budget_rate", budget_rate), ("cap", cap)):
             if value is not None and not 0 < value < math.inf:
-                raise HoldfastError(f"{name} must be a number above 0, not {value}")
+                raise HoldfastError(f"{name} must be a finite number above 0, not {value}")
         if lam == math.inf and mode == "loss":
             raise HoldfastError("an infinite lam needs mode='proximal', the default")
         if budget is not None and mode == "loss":
@@ -113,12 +113,12 @@ class Protect(TrainerCallback):
         self.weights = {name: self._kept(value, weights[name]) for name, value in scaled.items()}
         self.names = {weight: name for name, weight in weights.items()}
         self.clipped = 1.0
-        """Factor by which the gradients of the latest step were clipped."""
+        """Factor by which clipping scaled the gradients of the latest step."""
         self.loss_form = LossForm(self.penalty)
         self.mark: str | None = None
         """Fingerprint of the anchor, once it is saved."""
         self.steps = 0
-        """Number of optimiser steps so far."""
+        """Number of optimiser steps so far; counted only in mode='proximal'."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step; computed only with a budget."""
         self._undo = ExitStack()
@@ -168,8 +168,8 @@ class Protect(TrainerCallback):
         for weight, name in self.names.items():
             if name in self.weights and weight.shape != self.anchor[name].shape:
                 raise HoldfastError(
-                    f"{name} has another shape than when Protect was created: create it after resizing, and "
-                    "measure the importance on the resized model"
+                    f"{name} no longer has the shape it had when Protect was created: create it after "
+                    "resizing, and measure the importance on the resized model"
                 )
         own = [weight for group in inner.param_groups for weight in group["params"]]
         if any(map(sharded, own)):
@@ -191,7 +191,7 @@ class Protect(TrainerCallback):
         return self
 
     def _clip(self, most: float, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Clip gradients as `clip_grad_norm_` does and store the factor."""
+        """Clip gradients as `clip_grad_norm_` does, unless their norm is not finite; store the factor."""
         grads = [w.grad for group in optimizer.param_groups for w in group["params"] if w.grad is not None]
         spread = [grad for grad in grads if sharded(grad)]
         alone = [grad for grad in grads if not sharded(grad)]
@@ -218,7 +218,7 @@ class Protect(TrainerCallback):
             )
 
     def _follow(self) -> None:
-        """Move anchor and importance to the weights, unless `device` is set, and shard them alike."""
+        """Shard anchor and importance like the weights; move them to their devices unless `device` is set."""
         for weight, name in self.names.items():
             for kept in (self.anchor, self.weights):
                 if name in kept:
@@ -231,7 +231,7 @@ class Protect(TrainerCallback):
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Apply the proximal step to every weight."""
+        """Apply the proximal step to every protected weight."""
         spent, rounding = Total(), Rounding(self.steps)
         self.steps += 1
         if skipped(optimizer):
@@ -368,7 +368,6 @@ class Protect(TrainerCallback):
                 f"{out / ANCHOR} is not the anchor of this training; start again in another folder"
             )
         for saved, kept in ((tensors["anchor"], self.anchor), (tensors["weights"], self.weights)):
-            # Keep the device and dtype chosen for this run.
             kept.update({name: saved[name].to(value.device, value.dtype) for name, value in kept.items()})
 
     # ---- Look-Ahead ---------------------------------------------------------------------------------------
@@ -391,10 +390,10 @@ class Protect(TrainerCallback):
         cap: float | None = CAP,
         **rest: Any,
     ) -> Protect:
-        """Create a Protect with the relative importance α' (equations 4 and 5 of the paper).
+        """Create a Protect with the modified importance α' (equations 4 and 5 of the paper).
 
-        `train` fine-tunes the model in place without protection, and the importance for the new task is
-        measured there on `data`. Then the weights are restored.
+        `train` fine-tunes the model in place without protection. Then the importance for the new task is
+        measured on `data`, and the weights are restored.
         """
         start, past = snapshot(model), on_adapters(model, importance)
         try:
@@ -419,7 +418,8 @@ def _for_json(lam: float) -> float | str:
 def followed(lam: float, share: float, rate: float) -> float:
     """Return the next λ for a budget, given the share of it that is used.
 
-    λ is multiplied by the share, limited to [½, 2], to the power of `rate`. From 0 it starts at the excess.
+    λ is multiplied by the share, limited to [½, 2], to the power of `rate`. If λ is 0, the next λ is the
+    share minus 1, or 0 if that is negative.
     """
     if lam < LEAST:
         return max(0.0, share - 1.0)

@@ -40,9 +40,9 @@ class Rounding:
 
 
 def near(u: Tensor, anchor: Tensor) -> Tensor:
-    """Return the anchor, with u itself where it rounds to an anchor stored in lower precision.
+    """Return the anchor, but u itself where u rounds to the anchor's stored lower-precision value.
 
-    This keeps weights from being pulled to a rounding error.
+    This keeps weights from being pulled by a mere rounding error of the anchor.
     """
     if anchor.dtype.itemsize >= u.dtype.itemsize:
         return anchor

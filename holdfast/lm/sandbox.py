@@ -1,9 +1,10 @@
 """A sandbox for untrusted Python programs.
 
-Where the system supports it, the program runs in its own user, mount, pid, network and IPC namespaces,
-without capabilities. The file system is read-only except for a temporary directory. Time, memory, processes
-and file sizes are limited. When the program ends or times out, all processes in its pid namespace are killed.
-Without namespaces, root runs nothing, and other users have only the limits.
+Where the system supports it, the program runs in its own mount, pid, network and IPC namespaces, without
+capabilities: as nobody if root starts it, otherwise in its own user namespace. The file system is read-only
+except for a temporary directory. Time, memory, processes and file sizes are limited. When the program ends
+or times out, all processes in its pid namespace are killed. Without namespaces, root runs nothing, and other
+users have only the limits.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ exec setpriv $SANDBOX_USER --no-new-privs --bounding-set=-all --inh-caps=-all "$
 
 @cache
 def namespaces() -> tuple[str, ...]:
-    """Return the command prefix that creates the namespaces; empty if the system does not support it."""
+    """Return the command prefix that creates the namespaces; empty if the system does not support them."""
     unshare = shutil.which("unshare")
     if unshare is None or shutil.which("setpriv") is None:
         return ()

@@ -58,7 +58,7 @@ class Total:
             self.own += value
 
     def everywhere(self) -> float:
-        """Return the sum over all processes. A collective operation."""
+        """Return the sum over all weights, adding up the shards of all processes. A collective operation."""
         total = self.own
         for (mesh, placements), value in self.shards.items():
             found = torch.tensor(value, dtype=torch.float64, device=mesh.device_type)

@@ -24,7 +24,7 @@ STRICT = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
-    """Return GSM8K's problems as `Question: ... Answer:`; validation is the end of the training file."""
+    """Return GSM8K's problems as `Question: ... Answer:`."""
     path = _there(folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl"), GSM8K)
     rows = [_text_fields(place, row, "question", "answer") for place, row in jsonl_rows(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
@@ -88,7 +88,7 @@ def programs(folder: Path, part: AbilityPart) -> list[Program]:
 
 
 def mbpp(folder: Path, part: AbilityPart) -> list[Pair]:
-    """Return MBPP's tasks and solutions; the prompts omit the tests, which are longer than either."""
+    """Return MBPP's tasks and solutions; the prompts omit the tests."""
     return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
 
@@ -103,9 +103,7 @@ def code_of(said: str) -> str:
 
 def _there(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise HoldfastError(
-            f"{path} does not exist; download it from {source}, or give its folder with --data-dir"
-        )
+        raise HoldfastError(f"{path} does not exist; download it from {source}, or set --data-dir")
     return path
 
 

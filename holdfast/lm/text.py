@@ -23,7 +23,7 @@ FIELDS = (
     ("query", "response"),
     ("instruction", "output"),
 )
-"""Field names of prompt and answer in public data sets; MetaMathQA has query and response."""
+"""Field names of prompt and answer in public data sets."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Pair:
 
 
 def read_pairs(path: Path | str) -> list[Pair]:
-    """Read the pairs of a JSONL file or of `hf:owner/name`; fields may have any names in FIELDS."""
+    """Read the pairs of a JSONL file or of `hf:owner/name`; FIELDS has the allowed pairs of field names."""
     rows: Iterable[Placed]
     if str(path).startswith(HUB):
         parts = dict(hub_parts(str(path)))
@@ -48,14 +48,16 @@ def read_pairs(path: Path | str) -> list[Pair]:
         names = names or next((pair for pair in FIELDS if all(name in found for name in pair)), None)
         if names is None:
             wanted = "; ".join(" and ".join(pair) for pair in FIELDS)
-            raise HoldfastError(f"{place}: has {', '.join(found)}; the fields must be {wanted}")
+            raise HoldfastError(
+                f"{place}: has {', '.join(found)}; it needs one of these pairs of fields: {wanted}"
+            )
         for name in names:
             if not isinstance(found.get(name), str):
                 raise HoldfastError(f"{place}: the field {name!r} is missing or not text")
             if not whole(found[name]):
                 raise HoldfastError(f"{place}: the field {name!r} holds an unpaired surrogate; fix the line")
         if not found[names[1]].strip():
-            raise HoldfastError(f"{place}: the field {names[1]!r} is empty; fill or delete it")
+            raise HoldfastError(f"{place}: the field {names[1]!r} is empty; fill it, or delete the line")
         prompt, answer = found[names[0]], found[names[1]]
         if names[0] == "instruction" and isinstance(found.get("input"), str) and found["input"]:
             prompt = f"{prompt}\n{found['input']}"
@@ -100,12 +102,15 @@ class Sequences:
         return total.hexdigest()[:16]
 
     def first(self, count: int | None) -> Sequences:
-        """Return the first `count` sequences; None returns all."""
+        """Return the first `count` sequences; None returns all.
+
+        `cut` and `dropped` still describe the whole set.
+        """
         return Sequences(self.ids[:count], self.starts[:count], self.cut, self.dropped)
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
-    """Tokenise prompt, answer and end-of-text token, truncated to `max_tokens`."""
+    """Tokenise prompt, answer and end-of-text token, truncated to `max_tokens`; drop prompts without room."""
     ids, starts, cut, dropped = [], [], 0, 0
     for pair in pairs:
         prompt = tokenizer(pair.prompt, add_special_tokens=True)["input_ids"]
@@ -124,7 +129,7 @@ def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
 
 
 def collate(rows: Sequence[Mapping[str, Tensor]], pad: int) -> dict[str, Tensor]:
-    """Return a padded batch. Only the mask marks padding: the pad token may also be a real token."""
+    """Return a padded batch. The mask marks the padding: the pad token may also occur in the text."""
     longest = max(len(row["input_ids"]) for row in rows)
 
     def padded(name: str, fill: int) -> Tensor:

@@ -35,7 +35,7 @@ def check_values(values: Params, weights: Mapping[str, Tensor]) -> None:
 
 
 def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
-    """Return a = min(α / mean α, cap), with the mean over all weights or over each tensor."""
+    """Return a = min(α / mean α, cap), the mean over all weights or each tensor; `none` does not divide."""
     if how == "none":
         scaled = {name: precise(value) for name, value in values.items()}
     else:
@@ -60,7 +60,7 @@ def relatively(
     normalise: Normalise = "global",
     cap: float | None = CAP,
 ) -> Params:
-    """Return α' (equations 4 and 5); both importances are divided by the mean of the past one for ρ."""
+    """Return α' (equations 4 and 5); both importances are divided by the past one's mean to compute ρ."""
     scale = _mean(past) or 1.0
     among = relative(
         {name: precise(value) / scale for name, value in past.items()},

@@ -1,4 +1,4 @@
-"""The paper's equations in its own order and symbols: one small pure function each.
+"""The paper's equations in its own order and symbols, then those of other methods, as pure functions.
 
 Suresh, Nkisi-Orji, Wiratunga: "Relative Parameter Importance in Task-Agnostic Replay-Free Continual
 Learning". Equation 1, the importance itself, needs a model and is in `importance/`; equation 2 is the
@@ -55,7 +55,7 @@ def modulate(
 
 
 def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
-    """Return the bounds of λ_up: at least 1/τ, so that λ_up ρ > 1 above the cut-off; at most λ_max/λ."""
+    """Return the bounds of λ_up: 1/τ (at most 20), so that λ_up ρ > 1 where ρ > τ, and λ_max/λ if larger."""
     lowest = 1 / max(tau, TAU_FLOOR)
     return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
 

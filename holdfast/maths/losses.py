@@ -21,7 +21,7 @@ from torch.nn import functional
 from holdfast import distributed
 from holdfast.maths.params import precise
 
-IGNORED = -100  # the label of a sample that only pads a batch
+IGNORED = -100  # label of samples and tokens that do not count in the loss
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,13 @@ class Objective:
     weights: Tensor
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the weighted mean over the batch; with several processes, over all of their parts."""
+        """Return the weighted mean over the batch.
+
+        With several processes, the average of their return values is the mean over all parts.
+        """
         losses, normaliser = self.sums(logits, labels)
-        # Data-parallel training averages gradients over processes; times their number it is a sum.
+        # Data-parallel training averages gradients over processes; multiplying by their number turns the
+        # average into a sum.
         mean: Tensor = losses * distributed.processes() / distributed.total(normaliser)
         return mean
 
@@ -51,7 +55,10 @@ class Objective:
         return torch.stack([losses, weights[labels[labels != IGNORED]].sum()])
 
     def curvature(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return ∂²L/∂z² of the mean per sample and logit: weighted p - p², for any label."""
+        """Return ∂²L/∂z² of the mean loss per sample and logit: p - p² times the sample's weight.
+
+        p - p² does not depend on the label.
+        """
         real = labels != IGNORED
         weights = torch.zeros(len(labels), device=logits.device)
         weights[real] = self.weights.to(logits.device)[labels[real]]
@@ -62,7 +69,10 @@ class Objective:
 def relaxed_prior(
     counts: Mapping[str, int], *, current: Sequence[str], rows: Sequence[str], seen: Sequence[str]
 ) -> Tensor:
-    """Return π of the relaxed balanced softmax: the count, 1 or 0 for a current, earlier or unseen class."""
+    """Return π of the relaxed balanced softmax.
+
+    It is the count (at least 1), 1 or 0 for a current, earlier or unseen class.
+    """
     return torch.tensor(
         [float(max(counts.get(label, 0), 1)) if label in current else float(label in seen) for label in rows]
     )
@@ -76,7 +86,7 @@ def balanced_weights(counts: Counter[str]) -> dict[str, float]:
 def distillation(student: Tensor, teacher: Tensor, labels: Tensor, temperature: float = 2.0) -> Tensor:
     """Return -Σ_c q_c(z°) log q_c(z), q = softmax(z/T): cross-entropy without a factor T² (Li, Hoiem 2016).
 
-    It is the mean over the batch without samples that only pad it (label IGNORED).
+    The mean excludes padding samples (label IGNORED).
     """
     real = labels != IGNORED
     softened = (teacher.float() / temperature).softmax(1)

@@ -36,7 +36,7 @@ class LabelScore(NamedTuple):
 
 
 def label_scores(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, LabelScore]:
-    """Return the scores of every label in `gold`, sorted by label; never predicted means precision 0."""
+    """Return the scores of every label in `gold`, sorted by label; one never predicted has precision 0."""
     there, said = Counter(gold), Counter(predicted)
     hit = Counter(label for label, guess in zip(gold, predicted, strict=True) if label == guess)
     return {
@@ -95,7 +95,7 @@ def forward_transfer(F: Matrix, F_seq: Matrix) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much better one run is than another, with its uncertainty."""
+    """The difference in Ov between two sets of paired runs, with its uncertainty."""
 
     mean: float
     error: float
@@ -115,8 +115,9 @@ def paired_difference(
 ) -> Difference:
     """Return Ov of `first` minus Ov of `second`, on the same test sentences of each task.
 
-    Both are lists of runs (orders or seeds, in the same order) of predictions per task. A draw resamples the
-    sentences within each task, the same ones for all runs of both, and takes the mean over runs and tasks.
+    Both are lists of runs, paired by position (same task order and seed); a run is a list of predictions per
+    task. A draw resamples the sentences within each task, the same ones for all runs of both, and takes the
+    mean over runs and tasks.
     """
     generator = np.random.default_rng(seed)
     sizes = [len(labels) for labels in gold]

@@ -1,7 +1,7 @@
 """Params: tensors by name, of the trainable weights only.
 
-Every frozen copy (old model, look-ahead model, teacher) is a `Params` run through `functional_call`; a
-module is never copied.
+Every frozen copy (old model, look-ahead model, teacher) is a `Params`, put into the model by `using` or
+`restore` or run by `predict`; a module is never copied.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def precise(value: torch.Tensor) -> torch.Tensor:
 
 
 def layer_of(name: str) -> str:
-    """Return the part of the model that holds a weight: a numbered layer, or a part outside of these."""
+    """Return the part of the model that holds a weight: a numbered layer, or the top-level part."""
     numbered = re.search(r"(?:^|\.)(\d+)\.", name)
     return f"layer {int(numbered[1]) + 1}" if numbered else name.partition(".")[0]
 
 
 def kind_of(name: str) -> str:
-    """Return the role of a weight in any layer: q_proj, input_layernorm, embed_tokens."""
+    """Return the role of a weight in its layer, such as q_proj or input_layernorm."""
     return name.rpartition(".")[0].rpartition(".")[2] or name
 
 

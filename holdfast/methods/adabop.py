@@ -32,8 +32,8 @@ class AdaBOP(Method):
     """Adaptive orthogonal projection: each layer's update is projected away from the inputs of earlier tasks.
 
     A layer whose gradient correlates with the previous task's gets the loose λ_s, the others the strict λ_l.
-    Biases are projected with their matrix. Norm layers act on each entry separately, where no projector
-    helps, and are frozen after the first task. Head rows of new labels are free: no old output needs them.
+    Biases are projected with their matrix. Norm layers act on each entry separately, so no projector
+    applies; they are frozen after the first task. Head rows of new labels are free: no old output needs them.
 
     Equation: [W b] ← [W b] + u P, P = VVᵀ/‖VVᵀ‖ with V the eigenvectors of λnF + I with σ ≤ τ σ_min
     Paper: Cheng, Hu, Wang, Zhang, Gao, IEEE TCSVT 2025
@@ -52,7 +52,7 @@ class AdaBOP(Method):
     eps: float = setting(0.002, "correlation above which a layer is related", least=0)
     mass: float = setting(
         4000.0,
-        "weight of the mean moment relative to I, in tokens; at 1 the paper's strengths let all pass",
+        "weight of the mean moment relative to I, in tokens; at 1 the paper's strengths let everything pass",
         least=0,
     )
     tau: float = setting(10.0, "largest kept eigenvalue in multiples of the smallest", least=1)
@@ -84,7 +84,7 @@ class AdaBOP(Method):
         return Training(self.lr, around_step=(step,))
 
     def projector(self, place: str, now: Params) -> torch.Tensor:
-        """Return one layer's projector; where its λ is 0 every direction is open."""
+        """Return one layer's projector."""
         new, old = projection.joined(now, place), projection.joined(self.gradients, place)
         related = projection.correlation(new, old, scale_free=self.scale == "free") > self.eps
         P = projection.projector(
@@ -122,7 +122,7 @@ class AdaBOP(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate and the paper's grid of (λ_s, λ_l) and ε by validation score."""
+        """Search for the learning rate, (λ_s, λ_l) and ε, on the paper's grid, by validation score."""
         searched = self.moments and self.selection != "fraction"
         grid = search.unfixed(GRID if searched else [{}], learner.fixed)
         every = learner.settings.grids == "product"

@@ -31,7 +31,7 @@ def lam_a() -> Any:
 
 
 def auxiliary_plan(lam_a: float, learner: LearnerView, plain_plan: Plan) -> Plan:
-    """Search λ without the auxiliary network, then λ_a upwards from 0.01 until the new task gains; else 0."""
+    """Search for λ without the auxiliary network, then for λ_a upwards from 0.01 until the score gains."""
     plain = yield from plain_plan
     lam = plain.trial.choice["lam"]
 
@@ -72,7 +72,7 @@ class ANCLMAS(Quadratic):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Pull towards both. The auxiliary network is the look-ahead; its importance is never pooled."""
+        """Pull towards both networks. The auxiliary one is the look-ahead; its importance is never pooled."""
         pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)}
         if self.alpha and self.lam_a > 0:
             weights = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
@@ -81,7 +81,7 @@ class ANCLMAS(Quadratic):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search λ, then λ_a."""
+        """Search for λ, then for λ_a."""
         return auxiliary_plan(self.lam_a, learner, quadratic.hold_plan(self, learner, OFF))
 
     @override
@@ -108,7 +108,7 @@ class ANCLLWF(LwF):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Learn from both teachers; on shared labels both teach all of them."""
+        """Learn from both teachers; if domain-incremental, both teach all labels."""
         teachers = self.teachers(learner)
         if learner.past_rows and self.lam_a > 0:
             head = learner.model.head
@@ -119,5 +119,5 @@ class ANCLLWF(LwF):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search λ, then λ_a."""
+        """Search for λ, then for λ_a."""
         return auxiliary_plan(self.lam_a, learner, lwf_plan(self, learner, OFF))

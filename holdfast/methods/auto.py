@@ -1,4 +1,4 @@
-"""Stay frozen unless learning features clearly pays, within a budget of seconds."""
+"""Stay frozen unless training clearly pays, within a budget of seconds."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ TRAINING = 3  # a training step takes about as long as three forward passes
 class Auto(LA):
     """slda while the frozen encoder is good enough, la+slda where one look-ahead shows that it is not.
 
-    The frozen head's cross-validated score on the task is compared with thr times the score of one look-ahead
-    training under the same head. The trunk moves only if it is lower by more than a standard error. Trainings
-    that do not fit in the budget of seconds are not tried; the decision then says so.
+    The trunk moves only if the frozen head's cross-validated score on the task is lower, by more than a
+    standard error, than thr times the score of one look-ahead training under the same head. Trainings that do
+    not fit in the budget of seconds are not tried; the decision then says so.
 
     Equation: frozen if F_cv + SE >= thr · F_la, otherwise as la+slda
     Paper: the paper's threshold rule, made cheap
@@ -66,7 +66,7 @@ class Auto(LA):
 
     @override
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, downwards from where nothing moves."""
+        """Search for λ with the plain importance, as mas+slda does."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
     @override
@@ -100,12 +100,13 @@ class Auto(LA):
         if math.isfinite(decision.trial.choice["lam"]):
             return Decision(decision.trial, decision.notes | notes | {"chose": "moving features", "why": why})
         late = "budget" in decision.notes.get("flags", ())
-        return stay("out of time" if late else "on validation sentences it does as well", **notes)
+        return stay("out of time" if late else "frozen features keep enough of the validation score", **notes)
 
     def within(self, began: float, longest: float, plan: Plan, still: Trial, gold: Trial) -> Plan:
         """Run a search while the longest training so far still fits in the budget.
 
-        Then take the best training that holds the past, if it beats the unchanged trunk.
+        Then take the best training that holds the past and beats the unchanged trunk; if there is none, the
+        unchanged trunk, or on the first task the look-ahead.
         """
         made: list[Trial] = []
         try:
@@ -133,7 +134,7 @@ class Auto(LA):
 
 
 def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
-    """Return the frozen head's cross-validated score on the training sentences, and its error."""
+    """Return the frozen head's cross-validated score on the training sentences, and its standard error."""
     with learner.using(still):
         head = learner.model.head
         assert isinstance(head, ClosedFormHead)
@@ -141,7 +142,7 @@ def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
 
 
 def seconds_of_a_training(learner: LearnerView, task: Task) -> float:
-    """Estimate the seconds that a training takes from the speed of a few sentences."""
+    """Estimate the seconds that a training takes from the time to embed a few sentences."""
     texts = task.train.texts[:PROBE]
     started = time.monotonic()
     learner.model.embed(texts)

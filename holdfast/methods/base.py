@@ -1,6 +1,6 @@
 """Method: five hooks around one training loop, each with a default.
 
-The base class is sequential fine-tuning (SEQ), the exact reference for every method whose strengths are 0.
+The base class is sequential fine-tuning (SEQ). With `reduces_to_seq`, strengths of 0 give it exactly.
 To write a method, read this file and one example: `mas.py` with its parent in `quadratic.py`, or `la.py`.
 """
 
@@ -119,7 +119,7 @@ class LearnerView(Protocol):
         """Train with the task loss only, to see where the task alone would take the weights."""
 
     def using(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
-        """Run a block with the weights and head memory of a trial; yield the method's state at its end."""
+        """Run a block with the weights and head memory of a trial; yield the method's state after it."""
 
     def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
         """Compute once what trials (of one learning rate) share; drop the result when the task ends."""
@@ -186,7 +186,7 @@ class Method:
         """Update the state with what the next task needs."""
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search hyper-parameters: yield choices, receive trials, return the decision."""
+        """Search for hyper-parameters: yield choices, receive trials, return the decision."""
         best = yield from search.best_rate(learner.rates(), dict.fromkeys(self.strengths, 0.0))
         return Decision(best)
 
@@ -283,4 +283,4 @@ REGULARISER = {
     "class-incremental": "a regulariser alone does not separate classes of different tasks, because they "
     "never meet in training: expect far less than mtl; the cure is a closed-form head, not a larger λ"
 }
-"""The caution shared by all methods with a trained head."""
+"""The caution of methods that protect the past under a trained head."""

@@ -32,7 +32,7 @@ class ClosedForm(Method):
     reduces_to_seq: ClassVar[bool | str] = COMPUTED
     adapters: ClassVar[Adapters] = "never"
 
-    lr: float = setting(0.0, "nothing is trained", least=0)
+    lr: float = setting(0.0, "unused: nothing is trained", least=0)
 
     @property
     @override

@@ -1,4 +1,4 @@
-"""EWC: hold each weight by its Fisher information."""
+"""EWC: hold each weight in proportion to its Fisher information."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.methods.quadratic import Quadratic
 
 @dataclass
 class EWC(Quadratic):
-    """Elastic weight consolidation: hold each weight by the curvature of the labels' log-likelihood.
+    """Elastic weight consolidation: hold each weight in proportion to the Fisher information.
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α_j (θ_j - θ_{k-1,j})², α_j = (1/n) Σ_i E_y (∂ log p(y|x_i) /
         ∂θ_j)²

@@ -47,7 +47,7 @@ class FirstSLDA(ClosedForm):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate on the first task, if it can be trained on; afterwards nothing moves."""
+        """Search for the learning rate on the first task, if it can be trained on; then nothing moves."""
         if learner.tasks_seen or not can_train(task):
             return Decision((yield {"lr": 0.0}))
         return Decision((yield from best_rate(learner.rates(), {})))

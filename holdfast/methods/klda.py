@@ -16,7 +16,7 @@ from holdfast.settings import Settings
 
 @dataclass
 class KLDA(ClosedForm):
-    """Discriminant analysis on random Fourier features: the sums of slda, of a kernel's features.
+    """Discriminant analysis on random Fourier features: slda's sums, over features of a kernel.
 
     The mean, spread and median distance of the features are fixed on the first task.
 

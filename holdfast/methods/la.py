@@ -54,13 +54,15 @@ class LA(Method):
         1.0, "position of lambda_up between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0, most=1
     )
     lam_max: float = setting(
-        0.0, "lambda above which the task cannot be learnt; found by the search", least=0
+        0.0,
+        "weakest lambda that holds as firmly as the strongest one tried; found by the search if 0",
+        least=0,
     )
     fraction: float = setting(
         0.8, "cut-off tau as a fraction of the mean relative importance of a tensor", least=0
     )
     tau: float | None = setting(None, "fixed cut-off tau, instead of a fraction", least=0)
-    strategy: Strategy = setting("balance", "balance, cf (only hold more firmly) or kt (only let go)")
+    strategy: Strategy = setting("balance", "balance, cf (only raise the penalty) or kt (only lower it)")
     modulate_head: bool = setting(False, "modify the importance of the head too")
     budget: int = setting(40, "maximum number of trials of lambda_down and lambda_up", least=1)
 
@@ -75,7 +77,10 @@ class LA(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate, λ with the plain importance, then λ_down and λ_up to match its score."""
+        """Search for the learning rate, for λ with the plain importance, then for λ_down and λ_up.
+
+        The last two must match the score of the plain λ.
+        """
         plain = yield from self.plain_plan(learner)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
@@ -83,7 +88,8 @@ class LA(Method):
         unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         fixed = unused | own
-        # As set, else as found by this task's search, else by an earlier task's (where λ was fixed or kept).
+        # Use λ_max as set, else from this task's search, else from an earlier task's (if λ was fixed or
+        # kept), else λ.
         lam_max: float = fixed.get("lam_max") or plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
@@ -134,7 +140,7 @@ class LA(Method):
         return estimator_named(self.importance, self.convention)
 
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, even if the previous task ended with a modified one."""
+        """Search for λ with the plain importance, even if the previous task ended with a modified one."""
         return quadratic.hold_plan(self, learner, {"lam": 0.0}, {"down": None})
 
     @property

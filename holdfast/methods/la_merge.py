@@ -69,6 +69,6 @@ class LAMerge(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate; the chosen training is the look-ahead."""
+        """Search for the learning rate; the chosen training is the look-ahead."""
         gold = yield from search.best_rate(learner.rates(), {})
         return Decision(gold, {"gold": gold.score})

@@ -58,7 +58,7 @@ class LASLDA(LA):
 
     @override
     def plain_plan(self, learner: LearnerView) -> Plan:
-        """Search λ with the plain importance, downwards from where nothing moves."""
+        """Search for λ with the plain importance, as mas+slda does."""
         return over_slda.hold_plan(self, learner, {"down": None})
 
     @override

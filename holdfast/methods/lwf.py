@@ -59,7 +59,7 @@ def distilling(
 
 
 def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
-    """Search the learning rate, then λ downwards from the previous task's, or from 10."""
+    """Search for the learning rate, then for λ downwards from the previous task's, or from 10."""
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
     def at(lam: float) -> Choice:
@@ -108,11 +108,11 @@ class LwF(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate, then the strongest λ that keeps enough of the new task."""
+        """Search for the learning rate, then for the strongest λ that keeps enough of the new task."""
         return lwf_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
 
     def teachers(self, learner: LearnerView) -> dict[str, Teacher]:
-        """Return the previous model as a teacher, if there is a past."""
+        """Return the previous model as a teacher, if there is a past and λ > 0."""
         if not learner.past_rows or self.lam == 0:
             return {}
         rows = self.taught(learner, learner.past_rows)

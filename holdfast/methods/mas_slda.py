@@ -40,7 +40,7 @@ class MASSLDA(Quadratic):
     cannot: ClassVar[dict[str, str]] = {}
     reduces_to_seq: ClassVar[bool | str] = COMPUTED
 
-    # Inside Adam's loss weights jitter at any strength; a proximal step really holds them as λ grows.
+    # In the loss, Adam lets weights jitter at any strength; a proximal step holds them as λ grows.
     penalty: PullForm = knobs.penalty("proximal")
     convention: Convention = knobs.convention()
     shrinkage: float | None = knobs.shrinkage()
@@ -62,5 +62,5 @@ class MASSLDA(Quadratic):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Keep the trunk where it is good enough; otherwise search λ."""
+        """Keep the trunk where it is good enough; otherwise search for λ."""
         return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))

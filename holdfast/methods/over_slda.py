@@ -10,7 +10,7 @@ from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.quadratic import Holds, lam_points, measured
 from holdfast.methods.search import Choice, Decision, Trial
 
-FAR = 2  # of `lam_points`: as a proximal step 100/(lr max α) moves no feature by a thousandth
+FAR = 2  # index in `lam_points`: under λ = 100/(lr max α) no feature moves by a thousandth
 STILL: Choice = {"lr": 0.0, "lam": math.inf}
 """Hyper-parameters that leave the trunk unchanged."""
 
@@ -21,12 +21,12 @@ def moves(method: Holds) -> bool:
 
 
 def can_train(task: Task) -> bool:
-    """Return whether a task can be trained on: it has two labels and validation sentences."""
+    """Return whether a task can be trained on: it has at least two labels and validation sentences."""
     return len(task.labels) > 1 and len(task.valid) > 0
 
 
 def stand_in(method: Holds, learner: LearnerView) -> None:
-    """Measure α on the current sentences if none was measured while the trunk was unchanged.
+    """Measure α on the current sentences if earlier tasks, which left the trunk unchanged, measured none.
 
     This needs an importance that uses no labels. Trainings then start from this state.
     """
@@ -38,7 +38,7 @@ def stand_in(method: Holds, learner: LearnerView) -> None:
 
 
 def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) -> Plan:
-    """Keep the trunk if it reaches thr of what training can reach, on the first task too; else search."""
+    """Keep the trunk if it reaches the share thr of the best score; else, or if λ is set, search."""
     if "lam" in learner.fixed:
         stand_in(method, learner)
         return (yield from moving)
@@ -57,10 +57,10 @@ def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) 
 
 
 def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -> Plan:
-    """Search the learning rate, then λ downwards from the previous one, or from where nothing moves.
+    """Search for the learning rate, then for λ downwards from the previous one, or from where nothing moves.
 
-    λ_max is the next stronger grid point, or the previous λ if that is accepted at once: no training is spent
-    on finding it.
+    λ_max is the grid point above the λ found, or the grid's start if that point or none is accepted: finding
+    it costs no training.
     """
     gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
 

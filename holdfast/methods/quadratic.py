@@ -1,6 +1,6 @@
 """The quadratic pull towards the previous weights: its training, its importance, its search for λ.
 
-Methods *have* a pull: they call these functions. `Quadratic` is the parent of those that differ only in the
+Methods with a pull call these functions. `Quadratic` is the parent of those that differ mainly in the
 importance estimator.
 """
 
@@ -61,7 +61,7 @@ class Holds(Pools, Protocol):
 def pulling(
     method: Holds, learner: LearnerView, pulls: Mapping[str, Pull], trace: Params | None = None
 ) -> Training:
-    """Return a training with quadratic pulls, in the loss or as a proximal step; λ = ∞ holds weights.
+    """Return a training with quadratic pulls in the loss or as proximal steps; λ = ∞ fixes important weights.
 
     λ = 0 omits the term instead of adding it 0 times.
     """
@@ -152,7 +152,7 @@ def consolidate(method: Pools, learner: LearnerView) -> None:
 
 
 def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None) -> Plan:
-    """Search the learning rate without a hold (the gold score), then the strongest λ that keeps enough.
+    """Search for the learning rate without a hold (gold score), then for the strongest λ that keeps enough.
 
     `rest` are hyper-parameters to set together with λ.
     """
@@ -165,7 +165,7 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
         return Decision(gold, {"gold": gold.score})
     if "lam" in learner.fixed:
         return Decision((yield at(method.lam)), {"gold": gold.score})
-    # In the printed setting the whole head is held, so that a strong λ prevents any learning.
+    # In the paper's printed setting the whole head is held, so that a strong λ prevents any learning.
     held = learner.settings.head == "preallocated" and learner.settings.logits == "all"
     printed = held and learner.scenario == "class-incremental"
     return (
@@ -236,7 +236,7 @@ class Quadratic(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate, then the strongest λ that keeps enough of the new task."""
+        """Search for the learning rate, then for the strongest λ that keeps enough of the new task."""
         return hold_plan(self, learner, dict.fromkeys(self.strengths, 0.0))
 
     @override

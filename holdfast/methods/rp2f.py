@@ -22,7 +22,7 @@ from holdfast.methods.search import Decision
 from holdfast.models import Output
 
 GRID = (1e-5, 1e-6, 1e-7)  # values of λ that its authors suggest
-LIMIT = 2000  # samples after which perturbation importance stops
+LIMIT = 2000  # samples, or a little more, for perturbation importance
 
 
 @dataclass
@@ -74,7 +74,7 @@ class RP2F(Method):
 
     @override
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
-        """Return the fused weights; store the learner and its precision at this epoch with them."""
+        """Return the fused weights; store the learner's own and their precision too."""
         if epoch == 0:
             return {name: value.clone() for name, value in learner.start.items()}
         live = P.snapshot(learner.model)
@@ -114,7 +114,7 @@ class RP2F(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search learning rate and λ on a grid: λ says nothing about stability, so the best score decides."""
+        """Search a grid of learning rates and λ for the best score: λ says nothing about stability."""
         grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)
         product = learner.settings.grids == "product"
         return Decision((yield from search.best_of_grid(learner.rates(), grid, product=product)))

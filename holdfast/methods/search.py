@@ -53,7 +53,7 @@ class Decision:
 
 
 def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, Trial]:
-    """Find maximal plasticity: the best unregularised trial over the learning rates, the earlier on ties."""
+    """Find the best trial over the learning rates, the earliest on ties."""
     best: Trial | None = None
     for lr in rates:
         trial = yield {"lr": lr, **rest}
@@ -66,7 +66,7 @@ def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, 
 def smallest(
     points: Sequence[float], at: At, holds: Callable[[Trial], bool]
 ) -> Generator[Choice, Trial, tuple[float, bool]]:
-    """Bisect for the smallest of ascending points whose trial holds; (last point, False) if none does."""
+    """Bisect for the smallest of ascending points where `holds` is true; (last point, False) if nowhere."""
     low, high = 0, len(points)
     while low < high:
         middle = (low + high) // 2
@@ -182,8 +182,8 @@ def strongest_lam(
 ) -> Generator[Choice, Trial, Decision]:
     """Find λ_max among ascending points, then the strongest accepted λ from λ_max or the previous λ down.
 
-    λ_max begins at zero plasticity: a score of at most 0.02 (the paper: 0) if `movement` is None. Otherwise
-    new head rows are free and always learn a little; then score and movement must be about the strongest's.
+    λ_max is the weakest point without plasticity: a score of at most 0.02 (paper: 0) if `movement` is None.
+    Otherwise new head rows always learn a little, and score and movement must be close to the strongest's.
     """
     top: Trial | None = None if movement is None else (yield at(points[-1]))
     tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
@@ -240,7 +240,7 @@ def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
 def best_of_grid(
     rates: Sequence[float], grid: Sequence[Choice], *, product: bool
 ) -> Generator[Choice, Trial, Trial]:
-    """Find the best trial over rates and grid: all pairs, or all rates at the first point, then the rest."""
+    """Find the best trial over rates and grid; unless `product`, later points use the first's best rate."""
     best = yield from best_rate(rates, grid[0])
     for lr in rates if product else (best.choice["lr"],):
         for point in grid[1:]:
@@ -256,9 +256,9 @@ LooseningPath = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
 def paper_path(
     scores: Sequence[float], *, budget: int = 40, drop: float = 0.1, up_matters: bool = True
 ) -> Iterator[tuple[float, float]]:
-    """Yield the paper's trials of (λ_down, m): shrink λ_down until scores are flat, then shrink m.
+    """Yield the paper's trials of (λ_down, m): shrink λ_down until scores are flat, then m, for λ_up.
 
-    Scores, the caller's growing list, are flat after 15 trials if the last 10 hardly rise. The switch is
+    Scores, the caller's growing list, are flat if the last 10 of over 15 hardly rise. The switch is
     one-way. Where λ_up has no room the path ends at the first plateau.
     """
     down = multiplier = 1.0
@@ -274,7 +274,7 @@ def paper_path(
 
 
 def short_path(scores: Sequence[float], *, up_matters: bool = True) -> Iterator[tuple[float, float]]:
-    """Yield five trials instead of forty, for small machines."""
+    """Yield five trials, or three where λ_up has no room, for small machines."""
     for down, multiplier in ((1.0, 1.0), (0.3, 1.0), (0.1, 1.0), (0.1, 0.3), (0.1, 0.1)):
         if multiplier == 1.0 or up_matters:
             yield down, multiplier

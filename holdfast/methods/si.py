@@ -1,4 +1,4 @@
-"""SI: hold each weight by how much its path through training has lowered the loss."""
+"""SI: hold the weights whose path through training has lowered the loss."""
 
 from __future__ import annotations
 

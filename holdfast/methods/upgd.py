@@ -48,7 +48,7 @@ class UPGD(Method):
         "second", "order of the utility in the weight (paper: second)"
     )
     curvature: Literal["hutchinson", "head"] = setting(
-        "hutchinson", "second derivatives: estimated for all weights but the head, or only the head's (exact)"
+        "hutchinson", "second derivatives: the head's (exact) and estimates of the rest, or only the head's"
     )
     every: int = setting(1, "steps between two measurements of the curvature", least=1)
     beta: float = setting(0.999, "decay rate of the running utility", least=0, below=1)
@@ -125,7 +125,7 @@ class UPGD(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search the learning rate only, on the grid for SGD: the steps have its geometry."""
+        """Search for the learning rate only, on the grid for SGD-type steps."""
         return Decision((yield from search.best_rate(learner.rates(learner.settings.sgd_rates), {})))
 
 

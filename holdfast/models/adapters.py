@@ -28,7 +28,7 @@ class AdapterSpec:
 
 
 ADAPTERS = {
-    # Houlsby et al. (2019): a narrow bottleneck that starts near the identity (theirs truncates the normal).
+    # Houlsby et al. (2019): a narrow bottleneck that starts near the identity (they truncate the normal).
     "houlsby": AdapterSpec(width=64, activation=nn.GELU, output=nn.Identity, std=1e-3),
     # The paper's released code: wider than the encoder, and it adds only non-negative values.
     "lacl": AdapterSpec(width=2000, activation=nn.ReLU, output=nn.ReLU, std=0.02),
@@ -102,7 +102,7 @@ FAMILIES = {
 
 
 def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int) -> None:
-    """Freeze `encoder`, then add two adapters to each layer; only they and the LayerNorms can be trained.
+    """Freeze `encoder`, then add two adapters to each layer; only they and the layers' LayerNorms can train.
 
     Adapter weights are drawn on the CPU in layer order from a separate generator: a seed gives the same
     weights on every device, and the global generator is unchanged.

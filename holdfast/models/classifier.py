@@ -35,7 +35,7 @@ class Output(NamedTuple):
 
 
 class Classifier(nn.Module):
-    """A Hugging Face encoder with one shared head. `forward` gets no task id, so it is task-agnostic."""
+    """A Hugging Face encoder with one shared head. `forward` gets no task id: it is task-agnostic."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Classifier(nn.Module):
         return Output(features, logits, loss)
 
     def features(self, batch: Batch) -> Tensor:
-        """Return the sentence vectors, computed in groups of similar length: fewer padded tokens."""
+        """Return the sentence vectors, computed in groups of similar length to save padding."""
         groups = batch.by_length()
         if len(groups) == 1:
             return self.vectors(batch)
@@ -84,7 +84,7 @@ class Classifier(nn.Module):
         return (tokens * mask).sum(1) / mask.sum(1)
 
     def encode(self, split: Split, objective: Objective | None = None) -> Examples:
-        """Return a split as token ids and head rows; a label without a row becomes -1, never correct."""
+        """Return a split as token ids and head rows; a label without a row becomes -1 (never correct)."""
         row = {label: i for i, label in enumerate(self.head.labels)}
         return Examples(
             tokens=self.tokenize(split.texts),
@@ -107,7 +107,7 @@ class Classifier(nn.Module):
 
     def cut(self, texts: Sequence[str]) -> int:
         """Return how many texts are truncated."""
-        # A token has at least one byte: texts with fewer bytes need no tokenizer.
+        # A token takes at least one byte, and two are special: shorter texts always fit.
         long = [text for text in texts if len(text.encode()) > self.max_length - 2]
         if not long:
             return 0
@@ -116,10 +116,10 @@ class Classifier(nn.Module):
         return sum(len(ids) > self.max_length for ids in found)
 
     def answers(self, output: Output) -> Tensor:
-        """Return the outputs whose dependence on the weights importance measures."""
+        """Return the outputs whose sensitivity to the weights is measured by MAS."""
         return self.head.answers(output.features, output.logits)
 
-    # ---- adapters, switched off until the encoder is trained ----------------------------------------------
+    # ---- adapters, off under a computed head until the encoder is trained ---------------------------------
 
     @property
     def adapted(self) -> bool:
@@ -148,7 +148,7 @@ class Classifier(nn.Module):
 
     @contextmanager
     def probed(self, labels: Sequence[str]) -> Iterator[None]:
-        """Run the block with the head that training uses for these labels, and switch the adapters on."""
+        """Run the block with the head that training uses for these labels. The adapters stay on."""
         own, probe = self.head, self.head.probe(labels)
         self.adapted = True
         self.head = probe.to(next(self.encoder.parameters()))  # same device and precision
@@ -158,7 +158,7 @@ class Classifier(nn.Module):
             self.head = own
 
     def memory(self) -> Params:
-        """Return the state besides the weights: the head's statistics, and whether the adapters are on."""
+        """Return the head's statistics and whether the adapters are on; nothing for a trained head."""
         statistics = self.head.statistics()
         return {**statistics, "adapted": torch.tensor(self.adapted)} if statistics else {}
 

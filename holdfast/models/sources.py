@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-# Its model classes, which take seconds to import, are loaded at first use: other commands skip them.
+# transformers imports its model classes, which takes seconds, only at their first use.
 import transformers
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
@@ -70,14 +70,14 @@ def is_own(model: str) -> bool:
 
 
 def folder_digest(model: str) -> str:
-    """Return a hash of the contents of a model's folder, whatever its path."""
+    """Return a hash of the files in a model's folder, independent of its path."""
     files = sorted(path for path in Path(model).rglob("*") if path.is_file())
     return _digest_once(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
 
 
 @functools.cache
 def _digest_once(files: tuple[tuple[Path, int, int], ...]) -> str:
-    """Return the hash of unchanged files from a cache: a study does not read gigabytes for every run."""
+    """Return the hash of files, cached until a size or time changes."""
     return digest_of(path for path, _, _ in files)
 
 
@@ -88,7 +88,7 @@ def resolve(name: str) -> str:
 
 
 def check_model_name(name: str) -> None:
-    """Raise an error for a name that is not registered, no directory and no hub id; download nothing."""
+    """Raise an error unless a name is registered, a directory or a possible hub id; download nothing."""
     if name in MODELS or os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
         return
     # Old hub models have no owner (bert-base-uncased); a typo resembles a registered name.
@@ -123,9 +123,9 @@ def get(name: str) -> Path:
 
 
 def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a float32 encoder and its tokenizer by any name `resolve` accepts, without running remote code.
+    """Load an encoder in float32 and its tokenizer by any name `resolve` accepts; run no remote code.
 
-    A checkpoint may lack a pooler, unless `pooler` says that it is used.
+    A checkpoint may lack a pooler unless `pooler` is true.
     """
     where = resolve(name)
     try:
@@ -134,12 +134,12 @@ def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, P
                 where, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
             )
             tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
-    except Exception as error:  # transformers passes on those of the hub, safetensors, JSON and torch
+    except Exception as error:  # of transformers, the hub, safetensors, JSON or torch
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error
     # transformers fills gaps silently: random weights or an empty tokenizer would only show as poor scores.
     if missing := sorted(key for key in info["missing_keys"] if pooler or not key.startswith("pooler.")):
-        raise HoldfastError(f"the model {name!r} lacks {len(missing)} weights, the first: {missing[0]}")
+        raise HoldfastError(f"the model {name!r} lacks {len(missing)} of its tensors, first: {missing[0]}")
     if len(tokenizer) == len(tokenizer.all_special_ids):
         raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
     return encoder, tokenizer
@@ -158,7 +158,7 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the language model {name!r}: {reason}") from error
     if tokenizer.eos_token_id is None:  # transformers silently loads an encoder as a language model
-        raise HoldfastError(f"{name!r} is an encoder, not a language model: it has no end-of-text token")
+        raise HoldfastError(f"{name!r} is not a language model: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer

@@ -1,1 +1,1 @@
-"""Records -> tables, figures, one page. Nothing here trains."""
+"""Tables, figures and pages from records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from holdfast.report.page import write_simple_page
 from holdfast.report.tables import Cell, Table
 
 MOST_NUMBERS = 40  # labels of a confusion matrix whose cells show their counts
+MOST_DRAWN = 100  # labels of a confusion matrix; its size grows with their square
 
 
 def write_evaluation(path: Path, found: Evaluation, *, about: str) -> Path:
@@ -33,8 +35,15 @@ def write_evaluation(path: Path, found: Evaluation, *, about: str) -> Path:
 
 def confusion(found: Evaluation) -> Figure:
     """Return the confusion matrix: true labels down, predicted labels across, shaded by share of the row."""
-    shares = [[value / (sum(row) or 1) for value in row] for row in found.confusion]
-    names = [escape(label, quote=False) for label in found.labels]  # plotly reads names as markup
+    known = sorted({label for pair in found.pairs for label in pair})
+    errors: Counter[str] = Counter()
+    for (gold, guess), n in found.pairs.items():
+        errors.update({gold: n, guess: n} if gold != guess else {})
+    drawn = sorted(sorted(known, key=lambda label: -errors[label])[:MOST_DRAWN])
+    totals = {label: n for label, *_, n in found.rows}
+    counts = [[found.pairs[gold, guess] for guess in drawn] for gold in drawn]
+    shares = [[value / totals.get(gold, 1) for value in row] for gold, row in zip(drawn, counts, strict=True)]
+    names = [escape(label, quote=False) for label in drawn]  # plotly reads names as markup
     heat = {
         "type": "heatmap",
         "x": names,
@@ -42,9 +51,9 @@ def confusion(found: Evaluation) -> Figure:
         "z": shares,
         "zmin": 0,
         "zmax": 1,
-        "text": [[value or "" for value in row] for row in found.confusion],
+        "text": [[value or "" for value in row] for row in counts],
         "texttemplate": "%{text}" if len(names) <= MOST_NUMBERS else "",
-        "customdata": found.confusion,
+        "customdata": counts,
         "hovertemplate": "%{y} as %{x}: %{customdata}<extra></extra>",
         "colorscale": [[0, "rgba(15,138,114,0)"], [1, "rgba(15,138,114,1)"]],
         "showscale": False,
@@ -54,6 +63,7 @@ def confusion(found: Evaluation) -> Figure:
         "xaxis": {**axis, "title": "predicted", "tickangle": -50},
         "yaxis": {**axis, "title": "true", "autorange": "reversed"},
     }
-    note = "A cell is the number of sentences, shaded by its share of the true label."
-    height = 220 + 24 * len(names)
-    return Figure("Confusion matrix", [heat], layout, note, height, scrolls=True)
+    note = "A cell counts sentences; its shade is their share of the true label's sentences."
+    if len(known) > len(drawn):
+        note += f" Only the {len(drawn)} of {len(known)} labels with the most errors are shown."
+    return Figure("Confusion matrix", [heat], layout, note, height=220 + 24 * len(names), scrolls=True)

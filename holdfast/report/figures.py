@@ -1,4 +1,4 @@
-"""Figures in plotly's format: dictionaries of traces and layout. The page adds its colours."""
+"""Figures in plotly's format: dictionaries of traces and layout. The page adds its theme."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Figure:
 
 
 def colour(method: str) -> str:
-    """Return the colour of a method, the same in every figure."""
+    """Return the colour of a method. The strategy figures use their own colours for the reference lines."""
     rest = [*FAMILIAR, *(name for name in METHODS if name not in FAMILIAR and name not in REFERENCE)]
     return REFERENCE.get(method) or PALETTE[rest.index(method) % len(PALETTE)]
 
@@ -81,8 +81,11 @@ def curves(section: Section) -> Figure | None:
         "xaxis": {"title": "tasks learnt", "dtick": 1},
         "yaxis": {"title": "mean macro-F1 on these tasks", "rangemode": "tozero"},
     }
-    note = "Mean over orders and seeds; mtl, which learns all tasks at once, is a line."
-    return Figure("Accuracy over tasks", data, layout, note) if data else None
+    note = (
+        "Mean over orders and seeds; mtl, which learns all tasks at once, is a horizontal line without "
+        "markers."
+    )
+    return Figure("Macro-F1 over tasks", data, layout, note) if data else None
 
 
 def trade_off(section: Section) -> Figure | None:
@@ -224,7 +227,7 @@ def spread(run: Run) -> list[Figure]:
 def trace(name: str, x: Sequence[Any], y: Sequence[Any], **rest: Any) -> dict[str, Any]:
     """Return a line or points of a figure."""
     rounded = [round(value, 3) if isinstance(value, float) else value for value in y]
-    # Plotly reads names as markup, and the name of a task may contain any characters.
+    # Plotly reads names as markup.
     return {"type": "scatter", "name": escape(name, quote=False), "x": list(x), "y": rounded, **rest}
 
 
@@ -237,6 +240,6 @@ def mean_percent(
 
 
 def _short(name: str) -> str:
-    """Return a tensor's name without the parts that all tensors share."""
+    """Return a tensor's name without `encoder`, `layer` and `module`."""
     parts = [part for part in name.split(".") if part not in ("encoder", "layer", "module")]
     return ".".join(parts)

@@ -12,7 +12,7 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked
 
-UPPER = "mtl"  # an upper bound, not a competitor
+UPPER = "mtl"
 YARDSTICKS = (UPPER, "seq")  # reference methods, shown but not ranked, as in the paper
 Place = tuple[str, int]
 """An order and a seed."""
@@ -31,7 +31,7 @@ def values(section: Section, runs: Sequence[Run], metric: str, tasks: int | None
 def mean_cell(
     section: Section, runs: Sequence[Run], metric: str, rank: Rank = "", tasks: int | None = None
 ) -> Cell:
-    """Return a cell with mean (standard deviation), the number of runs if not all, and the records."""
+    """Return a cell with mean (standard deviation), the number of runs used if not all, and records."""
     made = [run for run in runs if run.record is not None]
     if not made:
         return Cell("missing")
@@ -61,7 +61,7 @@ def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
 
 
 def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
-    """Return the set of orders and seeds that is the exact set of most ranked methods.
+    """Return the set of orders and seeds that more ranked methods have exactly than any other.
 
     Ties go to the set that more methods include, then to the larger one.
     """

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages of tables and figures, made from the templates of this folder."""
+"""Self-contained HTML pages of tables and figures, made from the templates in `templates/`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def write_simple_page(
 
 
 def render(path: Path, template: str, **context: Any) -> Path:
-    """Fill a template of this folder and write the page, which needs no other file."""
+    """Fill a template and write the page, which needs no other file to be shown."""
     jinja2 = require("jinja2", "bench")
     safe: Callable[[str], str] = require("markupsafe", "bench").Markup
     environment = jinja2.Environment(

@@ -53,10 +53,13 @@ class Run:
 
     @cached_property
     def setting(self) -> dict[str, Any]:
-        """Fields that compared runs must share: the spec without method, order and seed, and the tasks."""
+        """Fields that compared runs must share.
+
+        The spec without method, hyper-parameters, order and seed, plus the tasks if the order names them.
+        """
         shared = {name: value for name, value in self.spec.items() if name not in REPEATED}
         order, _ = self.where
-        if not order.isdigit():  # tasks by name, and perhaps not all of them
+        if not order.isdigit():
             shared["tasks"] = ", ".join(sorted(order.split(",")))
         return shared | {name: value for name, value in self.spec["set"].items() if name not in self.own}
 
@@ -146,7 +149,7 @@ class Section:
 
 
 def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
-    """Read the sections of a folder, suite by suite, and a complaint for each invalid file."""
+    """Return the sections of a folder, suite by suite, and complaints about faulty records."""
     if not directory.is_dir():
         raise HoldfastError(f"{directory} is not a folder; give a folder of records")
     runs: dict[str, Run] = {}
@@ -165,7 +168,8 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
             complaints.append(f"{path} left out: not readable JSON")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
-    # Earlier versions of the user's files give records with the same spec: keep the latest requested one.
+    # Earlier versions of the user's files give records with the same spec. Keep one: preferably one that a
+    # suite lists, then one named by its digest, then the newest.
     asked = {run.digest for suite in suites for run in suite.runs}
     first: dict[str, str] = {}
     for digest in sorted(runs, key=lambda one: (one not in asked, *_newest_first(directory, runs[one]))):

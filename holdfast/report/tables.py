@@ -19,7 +19,7 @@ Rank = Literal["", "best", "second"]
 
 @dataclass(frozen=True)
 class Cell:
-    """What is shown, how it ranks in its column, and the records it was made from."""
+    """The text of a cell, its rank in its column and the records it comes from."""
 
     text: str
     rank: Rank = ""
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a head; the first columns name the row, the others are numbers."""
+    """A table whose first `naming` columns name the row."""
 
     name: str
     title: str
@@ -37,27 +37,27 @@ class Table:
     naming: int = 1
     note: str = ""
     words: bool = False
-    """Its cells are words, not numbers."""
+    """Whether the other cells are words, not numbers."""
     folded: bool = False
-    """Whether a page folds it away: it is looked up, not read."""
+    """Whether a page shows it folded."""
     wide: int = 0
-    """The number of last columns that a terminal has no room for."""
+    """Number of last columns that a terminal omits for lack of room."""
 
     @property
     def records(self) -> str:
-        """The table beside it that leads to the records."""
+        """Name of the table of records in the same section."""
         return f"{self.name.partition('-')[0]}-records"
 
 
 def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
-    """The best and the second best of a column; what prints alike ranks alike."""
+    """Return the ranks of a column: best and second best; values that print alike rank alike."""
     known = sorted({round(100 * value, 2) for value in values if value is not None}, reverse=high)
     names: dict[float, Rank] = dict(zip(known, ("best", "second"), strict=False)) if len(known) > 1 else {}
     return ["" if value is None else names.get(round(100 * value, 2), "") for value in values]
 
 
 def markdown(table: Table) -> str:
-    """As text for a document."""
+    """Return a table as Markdown."""
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     lines = [f"#### {_plain(table.title)}", "", f"| {' | '.join(map(_plain, table.columns))} |"]
     number = "---|" if table.words else "---:|"
@@ -69,12 +69,12 @@ def markdown(table: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, in one cell."""
+    """Escape text for a Markdown cell."""
     return escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 
 
 def as_csv(table: Table) -> str:
-    """As a file for other programs, with a last column that names the records of each row."""
+    """Return a table as CSV, with a last column that names the records of each row."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*table.columns, "records"])
@@ -85,7 +85,7 @@ def as_csv(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """As a booktabs table for a paper."""
+    """Return a table as LaTeX, for the package booktabs."""
     marks = {"best": r"\textbf{%s}", "second": r"\underline{%s}", "": "%s"}
     spec = "l" * table.naming + ("l" if table.words else "r") * (len(table.columns) - table.naming)
     lines = [
@@ -125,7 +125,7 @@ def _tex(text: str) -> str:
 
 
 def show(console: Console, table: Table) -> None:
-    """Show a table on a terminal, without the columns that only a page has room for."""
+    """Print a table on a terminal, without its last `wide` columns."""
     kept = range(len(table.columns) - table.wide)
     styles = {"best": "[bold]{}[/bold]", "second": "[underline]{}[/underline]", "": "{}"}
     shown = RichTable(title=table.title, title_justify="left")
@@ -139,5 +139,5 @@ def show(console: Console, table: Table) -> None:
 
 
 def short(value: Any) -> str:
-    """A hyper-parameter in three digits."""
+    """Return a hyper-parameter with three significant digits."""
     return "-" if value is None else "∞" if value == "inf" else f"{value:.3g}"

@@ -15,7 +15,7 @@ from holdfast.storage.files import write_text
 
 @dataclass(frozen=True)
 class Written:
-    """What was written, and what there was to say about the folder."""
+    """The page that was written, its sections and the complaints about the folder."""
 
     page: Path
     sections: list[tuple[Section, list[Table]]]
@@ -29,7 +29,7 @@ def write(
 ) -> Written:
     """Write the report of a folder's records into that folder.
 
-    `tables_of` gets a section and the beginning of its tables' file names.
+    `tables_of` gets a section and the prefix of its tables' file names.
     """
     found, complaints = load_sections(directory)
     sections = [(one, tables_of(one, f"{number:02d}")) for number, one in enumerate(found, start=1)]
@@ -46,7 +46,7 @@ def write(
 
 
 def write_tables(directory: Path, begin: str, tables: Iterable[Table]) -> None:
-    """Write tables as CSV and LaTeX in place of those whose names `begin` like this."""
+    """Write tables as CSV and LaTeX; first delete those whose names match the pattern `begin`."""
     for old in (directory / "tables").glob(f"{begin}*.*"):
         if old.suffix in (".csv", ".tex"):
             old.unlink()

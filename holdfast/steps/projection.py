@@ -98,8 +98,8 @@ def projector(
 ) -> Tensor:
     """Return the projector P, from the spectrum of λF + I.
 
-    `ratio`: onto the eigenvectors with values of at most τ times the smallest. `fraction`: onto the smallest
-    share of all (at least one), so that λ has no effect. `soft`: (I + λF)^-1, which lets go gradually.
+    `ratio`: onto the eigenvectors with values of at most τ times the smallest. `fraction`: onto this share of
+    them (at least one) with the smallest values, whatever λ. `soft`: (I + λF)^-1, which damps gradually.
     """
     values, vectors = torch.linalg.eigh(moment.double())
     spectrum = lam * values.clamp(min=0) + 1  # ascending
@@ -116,7 +116,7 @@ def projector(
 def correlation(new: Tensor, old: Tensor, *, scale_free: bool = False) -> float:
     """Return R = ‖G Gᵀ_old‖ / ‖G‖: how much of a layer's new gradient lies along the previous task's.
 
-    It is at most the spectral norm of the old one; `scale_free` divides by that, to a value in [0, 1].
+    It is at most the spectral norm of the old gradient; `scale_free` divides by that, to a value in [0, 1].
     """
     new, old = new.double(), old.double()
     size, largest = torch.linalg.norm(new), torch.linalg.matrix_norm(old, 2) if old.numel() else 0.0
@@ -129,8 +129,8 @@ def project_after_step(
 ) -> None:
     """Replace every step's update u of a layer by u P; weights outside of projected layers stay fixed.
 
-    The update is projected after the optimiser's own scaling: projecting the gradient would change old
-    outputs. `free` are rows of a layer that no old output depends on.
+    The update is projected after the optimiser's own scaling: projecting the gradient instead would
+    change old outputs. `free` are rows of a layer that no old output depends on.
     """
     before: Params = {}
     own = {place: P.to(precise(next(iter(params.values())).detach())) for place, P in projectors.items()}

@@ -54,7 +54,7 @@ class UPGDOptimizer(Optimizer):
     @torch.no_grad()
     @override
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update the utilities, then every weight, the less the more useful it is."""
+        """Update the utilities, then the weights: the more useful, the less."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -93,7 +93,7 @@ class UPGDOptimizer(Optimizer):
         return max((float(value.max()) for value in source.values() if value.numel()), default=0.0)
 
     def _move(self, weight: Tensor, useful: Tensor, group: dict[str, Any]) -> None:
-        """Set w ← (1 - lr wd) w - c lr (g + ξ)(1 - s); without protection only the noise is gated."""
+        """Set w ← (1 - lr wd) w - c lr (g + ξ)(1 - s); without protection subtract lr (g + ξ (1 - s))."""
         assert weight.grad is not None
         gradient, value = precise(weight.grad), precise(weight)
         shape = weight.shape

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +30,31 @@ def write_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
+    except OSError as error:
+        raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+@contextmanager
+def rewriting(path: Path) -> Iterator[TextIO]:
+    """Yield a text file that replaces the one at `path` when the block ends; an error leaves the old one.
+
+    A pipe or a device, such as /dev/null, is written directly.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+        return
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with open(temporary, "x", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
     except OSError as error:
         raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
     finally:

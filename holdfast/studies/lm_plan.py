@@ -151,7 +151,6 @@ def _elimination(rate: float) -> list[LMSpec]:
         {"dtype": "bfloat16"},
     )
     raw = LMSpec("mas", rate, 1.0, mode="loss", normalise="none", stage="elimination")
-    # Controls: the effect of a change without any penalty.
     plain = LMSpec("naive", rate, stage="elimination")
     controls = [plain, replace(plain, clip=0.0), replace(plain, dtype="bfloat16")]
     return [raw, *(replace(raw, **change) for change in changes), *controls]

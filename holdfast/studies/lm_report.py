@@ -1,6 +1,7 @@
-"""The study on language models, from its records: the paper's two tables, the sweep and the frontier.
+"""The report of the language model study: tables and figures from its records.
 
-The plan is followed as far as the records go: it says what belongs to which table, and what is missing.
+The plan is followed as far as the records go. It determines which table a training belongs to and which
+records are missing.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from holdfast.studies.lm_plan import HARM, LMSpec, Stage, StudyPlan, follow, los
 from holdfast.studies.lm_study import COLLAPSED, records_of
 
 TITLES: dict[Stage, str] = {
-    "rates": "naive fine-tuning by rate",
-    "harsh": "at the harsh rate",
-    "frontier": "the others at the harsh rate",
-    "sweep": "strength of the penalty, in the loss and as a proximal step",
-    "elimination": "the loss form at strength 1, and with one change at a time",
+    "rates": "plain fine-tuning at each rate",
+    "harsh": "MAS and LA at the harsh rate",
+    "frontier": "other methods and strengths at the harsh rate",
+    "sweep": "strength of the penalty, as a proximal step and in the loss",
+    "elimination": "the loss form at strength 1, with one change at a time",
 }
 KINDS = ("naive", "l2", "flow", "wise", "mas", "la", "la-merge")
 USUAL = LMSpec("mas")
 
 
 class StudyRecords:
-    """The trainings of a plan, the records they have, and what was chosen by them."""
+    """The trainings of a plan, their records and the choices made from them."""
 
     def __init__(self, records: Sequence[Record], plan: StudyPlan) -> None:
         self.trials: list[LMSpec] = []
@@ -41,21 +42,21 @@ class StudyRecords:
         self.choices = follow(plan, self._answer) or {}
 
     def _answer(self, trials: list[LMSpec]) -> list[Record] | None:
-        """What a plan goes on with: all of the records, or none."""
+        """Return the records of all trainings, or None if one is missing."""
         self.trials += trials
         made = self.some(trials)
         return made if len(made) == len(trials) else None
 
     def record(self, trial: LMSpec) -> Record | None:
-        """Of a training, if it has been made."""
+        """Return the record of a training, or None."""
         return self._records.get(_key(trial.spec()))
 
     def some(self, trials: Sequence[LMSpec]) -> list[Record]:
-        """Those of the records of some trainings that there are."""
+        """Return the existing records of some trainings."""
         return [record for trial in trials if (record := self.record(trial)) is not None]
 
     def of(self, stage: Stage) -> list[list[LMSpec]]:
-        """The trainings of a stage; what differs in the seed only is together."""
+        """Return the trainings of a stage, grouped by all settings except the seed."""
         rows: dict[LMSpec, list[LMSpec]] = {}
         for trial in dict.fromkeys(self.trials):
             if trial.stage == stage:
@@ -63,11 +64,11 @@ class StudyRecords:
         return list(rows.values())
 
     def yardsticks(self, trial: LMSpec) -> tuple[LMSpec, LMSpec]:
-        """The untouched model, and plain fine-tuning at the rate and with the seed of a training."""
+        """Return the untouched model, and plain fine-tuning with the rate and seed of a training."""
         return LMSpec("untouched"), LMSpec("naive", trial.lr, seed=trial.seed)
 
     def plain(self, trial: LMSpec, ability: str) -> tuple[float, float] | None:
-        """The test losses of its yardsticks."""
+        """Return the test losses of the yardsticks of a training, or None if one is missing."""
         start, naive = map(self.record, self.yardsticks(trial))
         return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
 
@@ -75,7 +76,7 @@ class StudyRecords:
 def write_study(
     directory: Path, plan: StudyPlan | None = None, about: Mapping[str, Any] | None = None
 ) -> Path:
-    """The page and the Markdown of a study's folder; `about` tells its records from those of another size."""
+    """Write the report of a study's folder; `about` selects the records whose specs contain it."""
     found = StudyRecords(records_of(directory, about or {}), plan or study())
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
     more = (compared(found), correlations(found), made_of(found))
@@ -99,7 +100,7 @@ def write_study(
 
 
 def losses(found: StudyRecords, stage: Stage) -> Table:
-    """The losses of a stage's trainings; where plain fine-tuning does harm, how much of it is left."""
+    """Return the losses of a stage's trainings, some stages with a comparison with plain fine-tuning."""
     shared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
     untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
     rows = found.of(stage)
@@ -121,21 +122,22 @@ def losses(found: StudyRecords, stage: Stage) -> Table:
     columns = ["method", "form", "change", "rate", "strength", "seeds", "old ability ↓", "new ability ↓"]
     columns += ["gain kept ↑", "damage left ↓"] if shared else []
     columns += ["old, worst ↓", "new, worst ↓"] if bounded else []
-    note = "Mean (least to largest over seeds) of the test loss."
+    note = "Test loss: mean over seeds (lowest to highest)."
     if shared:
         note += (
-            " Gain on the new and damage to the old ability in per cent of plain fine-tuning's, same seeds."
+            " Gain on the new ability and damage to the old one as a percentage of plain fine-tuning's, with "
+            "the same seeds."
         )
     if bounded:
         note += (
-            " Worst of the seeds: the old ability's loss over the larger of plain fine-tuning's and the "
-            "untouched model's, the new ability's over the untouched model's."
+            " Worst seed: the old ability's loss minus the larger of plain fine-tuning's and the untouched "
+            "model's; the new ability's loss minus the untouched model's."
         )
     return Table(f"lm-{stage}", TITLES[stage], columns, cells, naming=5, note=note)
 
 
 def _names(trial: LMSpec) -> list[str]:
-    """What a row is of."""
+    """Return the cells that name a row."""
     told = [
         f"{name} {getattr(trial, name)}"
         for name in ("clip", "dtype", "squared")
@@ -150,7 +152,7 @@ def _names(trial: LMSpec) -> list[str]:
 
 
 def _shares(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
-    """Of the gain and of the damage of plain fine-tuning with the same seeds, where there is any."""
+    """Return the shares of plain fine-tuning's gain and damage with the same seeds; "-" if there is none."""
     shares = []
     for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
         own, whole = [], []
@@ -165,7 +167,7 @@ def _shares(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
 
 
 def _excess(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
-    """How far the worst seed is above what must not be exceeded."""
+    """Return how far the worst seed exceeds the bound of each ability."""
     worst: dict[str, list[float]] = {"old": [], "new": []}
     if any(map(collapsed, found.some(trials))):
         return ["collapsed"] * len(worst)
@@ -180,12 +182,12 @@ def _excess(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
 
 
 def collapsed(record: Record) -> bool:
-    """Whether its losses are no numbers."""
+    """Return whether a training collapsed: its loss was NaN or infinite."""
     return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
 
 
 def made_of(found: StudyRecords) -> Table:
-    """Where every number came from."""
+    """Return the record of each training."""
     rows = []
     for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
         if record := found.record(trial):
@@ -195,9 +197,9 @@ def made_of(found: StudyRecords) -> Table:
 
 
 def compared(found: StudyRecords) -> Table:
-    """Relative importance against the plain one: seed by seed, at the same strength, and as far away.
+    """Compare LA with MAS seed by seed, at the same strength and at the same distance from the start.
 
-    α' has another mean than α, so that the same λ holds more or less; how far weights went tells how much.
+    α' and α have different means, so the same λ does not protect equally; equal distances are comparable.
     """
     rows = []
     for trials in found.of("harsh"):
@@ -216,15 +218,28 @@ def compared(found: StudyRecords) -> Table:
         pairs = [(la, found.record(replace(trial, kind="mas"))) for trial, la in made]
         records = tuple(str(one["digest"]) for pair in pairs for one in pair if one)
         cells = [Cell(f"{trials[0].strength:g}"), Cell(f"{len(gaps[0])}/{len(trials)}")]
-        # Where the plain one is there, but never went as near or as far, there is nothing between.
+        # "-": MAS has records, but none of its distances enclose LA's.
         texts = [_range(some, sign="+") if some or not gaps[0] else "-" for some in gaps]
         rows.append(cells + [Cell(text, records=records) for text in texts])
-    columns = ["strength", "seeds", "old ability ↓", "new ability ↓", "old, as far ↓", "new, as far ↓"]
+    columns = [
+        "strength",
+        "seeds",
+        "old ability ↓",
+        "new ability ↓",
+        "old, same distance ↓",
+        "new, same distance ↓",
+    ]
     note = (
-        "Test loss of LA-proximal minus that of MAS-proximal, the same seed: below 0, LA is better. As far: "
-        "minus what MAS has where its weights went as far as LA's, between its nearest strengths, 0 included."
+        "Test loss of LA minus that of MAS with the same seed: below 0, LA is better. Same distance: minus "
+        "the loss of MAS at LA's distance from the start, interpolated between its strengths, 0 included."
     )
-    return Table("lm-compared", "relative importance against the plain one", columns, rows, note=note)
+    return Table(
+        "lm-compared",
+        "relative importance (LA) compared with plain importance (MAS)",
+        columns,
+        rows,
+        note=note,
+    )
 
 
 def _digests(records: Sequence[Record]) -> tuple[str, ...]:
@@ -232,13 +247,13 @@ def _digests(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def plain_as_strong(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
-    """The loss under the plain importance at the same strength."""
+    """Return the test loss of MAS at the same strength, or None."""
     record = found.record(replace(trial, kind="mas"))
     return loss(record, ability, "test") if record and not collapsed(record) else None
 
 
 def plain_as_far(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
-    """The same where weights went as far as in this training, between the nearest strengths."""
+    """Return the test loss of MAS, interpolated at this training's distance from the start, or None."""
     held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
     others = [LMSpec("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
     made = [one for one in found.some(others) if not collapsed(one)]
@@ -258,7 +273,7 @@ def _range(values: Sequence[float], sign: str = "") -> str:
 
 
 def correlations(found: StudyRecords) -> Table:
-    """Between how far weights moved and how much they came to matter."""
+    """Return the correlations between the change of the weights and their importance for the new task."""
     rows = []
     for trial in dict.fromkeys(found.trials):
         record = found.record(trial)
@@ -282,14 +297,14 @@ def _four(of: str, which: str, measured: dict[str, float | None], record: Record
 
 
 def frontier(found: StudyRecords) -> Figure | None:
-    """Loss of the old ability against that of the new one, a line over the strengths of each method.
+    """Draw the loss of the old ability against that of the new one, with a line over each method's strengths.
 
-    What holds plain fine-tuning back is a smaller rate: that line is what all others have to be below.
+    Plain fine-tuning has a line over its rates: a method is useful only below that line.
     """
     rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage) if found.some(trials)]
     held = {trials[0].lr for trials in rows}
     rows += [trials for trials in found.of("rates") if trials[0].kind == "naive" and trials[0].lr not in held]
-    # Seeds differ by more than methods do: what some have and others have not would move their points.
+    # Seeds differ more than methods do, so only seeds that all methods have are averaged.
     made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
     seeds = set.intersection(*made_with) if made_with else set()
     data = []
@@ -308,14 +323,14 @@ def frontier(found: StudyRecords) -> Figure | None:
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
     layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
     note = (
-        "Down and to the left is better. A point is a strength at the harsh rate, or a rate of plain "
-        f"fine-tuning; all are of the seeds that every method has ({', '.join(map(str, sorted(seeds)))})."
+        "Better is down and to the left. A point is a strength at the harsh rate, or a rate of plain "
+        f"fine-tuning, over the seeds that all points have ({', '.join(map(str, sorted(seeds)))})."
     )
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
 def strengths(found: StudyRecords) -> Figure | None:
-    """Both abilities over λ, as a proximal step and in the loss, between what they are at its two ends."""
+    """Draw the losses of both abilities over λ, as a proximal step and in the loss."""
     rows = [(trials[0], found.some(trials)) for trials in found.of("sweep")]
     rows = [(trial, made) for trial, made in rows if made and not any(map(collapsed, made))]
     held = sorted((pair for pair in rows if pair[0].kind == "mas"), key=lambda pair: pair[0].strength)
@@ -334,7 +349,7 @@ def strengths(found: StudyRecords) -> Figure | None:
             level = _means([(USUAL, made)], ability) * 2
             data.append(_line(f"{ability}, {name}", across, level, colour, "dot"))
     layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "loss"}}
-    note = "Dotted: the ends, the untouched model and plain fine-tuning. Means over the seeds there are."
+    note = "Dotted: the untouched model and plain fine-tuning. Means over all available seeds."
     return Figure("Strength of the penalty", data, layout, note, height=460)
 
 
@@ -368,5 +383,5 @@ def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str)
 
 
 def _key(spec: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells one training of a study from another."""
+    """Return a key that identifies a training of a study."""
     return tuple(spec[name] for name in USUAL.spec())

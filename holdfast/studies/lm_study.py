@@ -131,7 +131,7 @@ class Study:
     # ---- one training -------------------------------------------------------------------------------------
 
     def train(self, trial: LMSpec) -> Record:
-        """Run a training and return its test results as a record."""
+        """Run a training and return its results as a record."""
         self.prepare(trial)
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
@@ -164,7 +164,7 @@ class Study:
         recipe = Recipe(
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
         )
-        seen = self.new.train.first(self.size.steps * self.size.batch)  # exactly one epoch
+        seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch if the data suffices
         weights = flow_weights(model, seen, self.pad, trial.strength) if trial.kind == "flow" else None
         finetune(
             model, seen, self.pad, recipe, self.work / "trainer",

@@ -11,7 +11,7 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Cell, Table, short
 from holdfast.studies import published
 
-LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}  # distinct from the first colours of the palette
+LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}
 
 
 def table(section: Section, name: str) -> Table:
@@ -30,7 +30,7 @@ def table(section: Section, name: str) -> Table:
 
 
 def figures(section: Section) -> list[Figure]:
-    """Return figures of CF and FWT over λ_down or λ_up, with one line per fixed τ."""
+    """Return figures of CF and FWT over λ_down or λ_up, with one line per metric and fixed τ."""
     panels: dict[str, tuple[str, list[Run]]] = {}
     for run in section.made:
         own = run.own
@@ -68,7 +68,7 @@ def figures(section: Section) -> list[Figure]:
                 f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
                 for name, point in published.REFERENCES.items()
             )
-            note += f" The paper has {theirs}."
+            note += f" The paper reports {theirs}."
         figures.append(Figure(title, data, layout, note))
     return figures
 

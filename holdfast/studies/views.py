@@ -73,9 +73,9 @@ def main_table(section: Section, name: str) -> Table:
         rows.append(row)
     columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
     note = (
-        "Mean (standard deviation) over orders and seeds. Best bold, second underlined, by the orders and "
-        "seeds that most methods have; mtl and seq are not ranked. FWT needs the seq run of the same order "
-        "and seed"
+        "Mean (standard deviation) over orders and seeds. Best in bold, second underlined, over the orders "
+        "and seeds that most methods have; mtl and seq are not ranked. FWT needs the seq run of the same "
+        "order and seed"
     )
     some = any(cell.text.endswith("]") for row in rows for cell in row)
     note += "; in brackets, how many runs have one." if some else "."
@@ -128,9 +128,10 @@ def compared(section: Section, name: str) -> Table:
         rows.append([Cell(best), Cell(label), *(Cell(text, records=both) for text in numbers)])
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval of this pair alone", "p (Holm)"]
     note = (
-        f"Paired t-test over {UNITS}, by runs that both have; "
+        f"Paired t-test over {UNITS}, on the runs that both methods have; "
         "Holm's correction for all comparisons between all methods, since the best one is picked by the same "
-        "scores. Pairs are few: a large p says that they cannot tell, not that the methods are alike."
+        "scores. There are few pairs: a large p means that the data cannot decide, not that the methods are "
+        "equal."
     )
     title = f"{section.title}: is the best one better?"
     return Table(f"{name}-compared", title, columns, rows, naming=2, note=note)
@@ -191,8 +192,8 @@ def thresholds(section: Section, name: str) -> Table:
             )
     columns = ["thr", "method", "λ by task", *_heads(METRICS), *(f"paper {what}" for what in ("λ", *METRICS))]
     note = (
-        "Best of each threshold bold, second underlined. λ is listed per run for each task from the second "
-        "on; the paper's importance has another scale, so its λ is not comparable."
+        "Best for each threshold in bold, second underlined. λ is listed per run for each task from the "
+        "second on; the paper's importance is on a different scale, so its λ is not comparable."
     )
     title = f"{section.title}: thresholds"
     return Table(f"{name}-thresholds", title, columns, rows, naming=3, note=note, wide=5)
@@ -228,8 +229,8 @@ def tau(section: Section, name: str) -> Table:
     columns = ["tasks", "τ / mean ρ", "λ", "λ_down", "m", *_heads(shown)]
     columns += [f"paper {what}" for what in ("λ_down", "λ_up", "Ov", "CF", "FWT")]
     note = (
-        "m says where λ_up lies between 1/τ (0) and λ_max/λ (1). The paper's λ is 4.5. Best after as many "
-        "tasks bold, second underlined."
+        "m says where λ_up lies between 1/τ (0) and λ_max/λ (1). The paper's λ is 4.5. Best for each "
+        "number of tasks in bold, second underlined."
     )
     return Table(f"{name}-tau", f"{section.title}: cut-off", columns, rows, naming=2, note=note, wide=5)
 
@@ -239,7 +240,7 @@ def cost(section: Section, name: str) -> Table:
     columns = [
         "method",
         "passes for two tasks",
-        "besides",
+        "beyond the paper",
         "forward batches",
         "backward batches",
         "trainings",

@@ -137,7 +137,7 @@ def test_parts_can_be_replaced_and_picked() -> None:
         ('streams = ["home"]\nmethods = ["seq"]\nset = { epochs = "x" }', "expected a whole number"),
         ('streams = ["home"]\nmethods = ["seq"]\nset = { lam = 3 }', "unknown setting 'lam'"),
         ('streams = ["home"]\nmethods = "seq"', "methods must be a list"),
-        ('streams = ["home"]\nmethods = ["seq"]\nthreads = [1]', "threads must be one value"),
+        ('streams = ["home"]\nmethods = ["seq"]\nthreads = [1]', "threads must be a single value"),
         ('streams = ["home"]\nmethods = ["seq"]\nseeds = [true]', "seeds cannot be True"),
         ('streams = ["home"]\nmethods = ["seq"]\ntasks = 1', "tasks: at least 2"),
         ('streams = ["home"]\nmethods = ["seq"]\ntasks = 0', "tasks: at least 2"),

@@ -126,7 +126,7 @@ def test_split_names_are_made_one(write: Write) -> None:
         (
             "a.jsonl",
             '{"text": ["hi"], "label": "x"}',
-            "{}, line 1: column 'text' is not a plain value; use text",
+            "{}, line 1: column 'text' contains a list or an object; use text",
         ),
         (
             "a.jsonl",
@@ -232,7 +232,7 @@ def test_a_label_too_rare_to_split_is_named(write: Write, count: int) -> None:
     with pytest.raises(HoldfastError) as error:
         stream_from_files(path)
     assert str(error.value) == (
-        f"{path}: label 'rare' has {count} examples, but a split needs 3; add examples or delete the label"
+        f"{path}: label 'rare' has {count} of the 3 examples a split needs; add examples or delete the label"
     )
 
 

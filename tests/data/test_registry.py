@@ -110,7 +110,7 @@ def test_further_numbers_are_fixed_shuffles_all_different(folder: Path) -> None:
     assert found[0] == ("attic", "garden", "kitchen")
     assert len(set(found)) == 6
     assert found[4] == tuple(names(load_stream(str(folder), order="5")))
-    with pytest.raises(HoldfastError, match="order 7: 3 tasks have only 6 orders"):
+    with pytest.raises(HoldfastError, match="order 7: 3 tasks have orders 1 to 6"):
         load_stream(str(folder), order="7")
 
 

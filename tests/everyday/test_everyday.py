@@ -94,8 +94,8 @@ def test_oddities_are_counted_and_reported(here, one_layer, capsys):
     odd = table(here / "odd.csv", rows)
     assert call("learn", "mine", odd, "--model", one_layer, "--budget", "0") == 0
     said = capsys.readouterr().out
-    assert "3 rows repeat another row" in said
-    assert "1 texts have more than one label" in said
+    assert "rows that repeat another row: 3;" in said
+    assert "texts with more than one label: 1," in said
     assert "'Music ' and 'music' differ only in case or spaces" in said
     assert float(Learner.load("mine").model.head.past.counts.sum()) == len(rows)
 

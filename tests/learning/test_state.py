@@ -156,7 +156,7 @@ def test_another_model_under_the_same_name_is_refused(tmp_path):
     taught(str(place)).save(tmp_path / "mine")
     shutil.rmtree(place)
     save_tiny_bert(place, layers=1)
-    with pytest.raises(HoldfastError, match=r"another model than the one now called .*fingerprint"):
+    with pytest.raises(HoldfastError, match=r"different model from the one now called .*fingerprint"):
         Learner.load(tmp_path / "mine")
 
 

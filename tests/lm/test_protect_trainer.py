@@ -140,6 +140,18 @@ def test_looking_ahead_where_not_all_is_trained(tmp_path: Path) -> None:
         assert not same(before, weights_of(model))
 
 
+def test_looking_ahead_with_an_importance_of_the_adapters(tmp_path: Path) -> None:
+    """The importance may have been measured on the PEFT model itself; its names keep their prefix."""
+    peft = pytest.importorskip("peft")
+    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+    before, found = weights_of(model), importance(model)
+    shield = Protect.look_ahead(
+        model, found, lambda: trainer(model, tmp_path / "ahead").train(), list(sequences(6)), lam=1.0
+    )
+    assert same(before, weights_of(model))
+    assert shield.weights.keys() == found.values.keys()
+
+
 def test_a_loss_that_is_not_used_holds_nothing_and_says_so(tmp_path: Path) -> None:
     """The trainer computes its own loss from the logits, as TRL does."""
     model = llama()
@@ -208,7 +220,7 @@ def test_a_finished_training_is_not_trained_on(tmp_path: Path) -> None:
     ):
         settings: dict[str, Any] = {"train": sequences(20), "recipe": recipe} | changed
         with pytest.raises(
-            HoldfastError, match=f"another {'data' if 'train' in changed else next(iter(changed))}"
+            HoldfastError, match=rf"\({'data' if 'train' in changed else next(iter(changed))}\)"
         ):
             finetune(
                 other, settings["train"], 2, settings["recipe"], tmp_path, protect=settings.get("protect")

@@ -61,7 +61,7 @@ def test_an_instruction_comes_with_its_input(tmp_path: Path) -> None:
     [
         (['{"prompt": "a", "answer": "b"}', '{"prompt": '], "line 2: broken JSON"),
         (["[1]"], "line 1: not a JSON object"),
-        ([{"text": "a"}], "line 1: has text; the fields must be prompt and answer"),
+        ([{"text": "a"}], "line 1: has text; it needs one of these pairs of fields: prompt and answer"),
         ([{"prompt": "a", "answer": "b"}, {"prompt": "c"}], "line 2: the field 'answer' is missing"),
         ([{"prompt": "a", "answer": 3}], "line 1: the field 'answer' is missing or not text"),
         ([{"prompt": "a", "answer": "  "}], "line 1: the field 'answer' is empty"),

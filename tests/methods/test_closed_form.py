@@ -291,7 +291,7 @@ def test_auto_does_not_blame_the_budget_for_what_validation_says(one_layer, monk
     monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.0, 0.0))
     monkeypatch.setattr(LA, "plan", stays)
     notes = learner.learn(task).decision.notes
-    assert (notes["chose"], notes["why"]) == ("frozen", "on validation sentences it does as well")
+    assert (notes["chose"], notes["why"]) == ("frozen", "frozen features keep enough of the validation score")
 
 
 @pytest.mark.parametrize("name", ["la+slda", "auto"])

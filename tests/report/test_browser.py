@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,9 @@ def test_figures_never_scrolled_to_are_drawn_for_the_printer(tmp_path: Path) -> 
 
 
 def test_the_page_of_an_evaluation_draws_its_matrix(tmp_path: Path) -> None:
-    found = Evaluation(
-        0.75, [("<i>on", 0.5, 1.0, 0.67, 4), ("off", 1.0, 0.5, 0.67, 4)], ["<i>on", "off"], [[4, 0], [2, 2]]
-    )
+    rows = [("<i>on", 0.5, 1.0, 0.67, 4), ("off", 1.0, 0.5, 0.67, 4)]
+    pairs = Counter({("<i>on", "<i>on"): 4, ("off", "<i>on"): 2, ("off", "off"): 2})
+    found = Evaluation(0.75, rows, pairs)
     written = write_evaluation(tmp_path / "eval.html", found, about="a test")
     with browser_page() as (page, complaints):
         page.goto(written.as_uri())

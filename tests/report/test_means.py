@@ -80,7 +80,7 @@ def test_a_mean_lies_in_the_middle_of_its_interval(tmp_path: Path) -> None:
     low, high = map(float, named["intervals"].rows[0][1].text.split(" to "))
     assert named["main"].rows[0][2].text.split()[0] == "50.00"
     assert (low + high) / 2 == pytest.approx(50.0, abs=0.01)
-    curve = figure_of(tmp_path / "report.html", "Accuracy over tasks")["data"][0]
+    curve = figure_of(tmp_path / "report.html", "Macro-F1 over tasks")["data"][0]
     assert curve["y"][-1] == 50.0, "the figure has the mean of the table"
 
 
