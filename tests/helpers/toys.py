@@ -110,7 +110,7 @@ def small(**changes: Any) -> Settings:
     """Return settings with few epochs, one learning rate and a short search."""
     values: dict[str, Any] = {
         "batch_size": 8,
-        "epochs": 3,
+        "epochs": 2,
         "patience": 2,
         "rates": (1e-2,),
         "lam_decay": 0.1,

@@ -37,7 +37,7 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
     one_layer, classes, monkeypatch
 ):
     method = LwF(temperature=2.0, outputs="all")
-    learner = second_task(one_layer, method, classes, small(patience=9))
+    learner = second_task(one_layer, method, classes, small(epochs=3, patience=9))
     task = classes.tasks[1]
     started = dict(zip(task.train.texts, learner.model.logits(task.train.texts), strict=True))
     tokens = dict(zip(map(tuple, learner.model.tokenize(task.train.texts)), task.train.texts, strict=True))
@@ -130,7 +130,9 @@ def test_nothing_is_stored(one_layer, classes):
 
 
 def test_the_teacher_costs_one_forward_a_batch(one_layer, classes):
-    learner = make_learner(one_layer, LwF(lam=2.0), classes, small(batch_size=5, patience=9), fixed={"lam"})
+    learner = make_learner(
+        one_layer, LwF(lam=2.0), classes, small(epochs=3, batch_size=5, patience=9), fixed={"lam"}
+    )
     first = learner.learn(classes.tasks[0])
     assert "teacher" not in first.chosen_passes
     lesson = learner.learn(classes.tasks[1])
