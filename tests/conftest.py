@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from functools import cache
 
 # Set before torch is imported. Processes that tests start inherit these variables.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,16 +13,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Without a fixed instruction set, MKL rounds differently on each CPU generation; tests/frozen would fail.
 os.environ.setdefault("MKL_CBWR", "AVX2")
 
-import accelerate.optimizer
 import pytest
 import torch
 from helpers.toys import class_stream, domain_stream, save_tiny_bert, small
 
 from holdfast.data.tasks import Stream
 from holdfast.models import Classifier, build_classifier
-
-# Accelerate searches the whole path for an optional package at every step. Search once.
-accelerate.optimizer.is_lomo_available = cache(accelerate.optimizer.is_lomo_available)
 
 # A shell's background jobs may ignore Ctrl-C, and child processes inherit that. Some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -21,26 +21,32 @@ def bench(
         str, typer.Argument(help="Suite listed by `holdfast bench --list`, or a TOML file.")
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the records. Existing runs are not repeated.")
+        Path | None, typer.Option(help="Folder for the records. Runs with a record are not repeated.")
     ] = None,
     engine: Annotated[
         Literal["local", "ray"], typer.Option(help="Where to run; `ray` needs the extra `ray`.")
     ] = "local",
     jobs: Annotated[
         int | None,
-        typer.Option(min=1, show_default="as many as fit the CPUs", help="Parallel runs, engine `local`."),
+        typer.Option(
+            min=1,
+            show_default="one per GPU, else as many as fit the CPUs",
+            help="Number of parallel runs, for engine `local`.",
+        ),
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(show_default="start a local cluster", help="Address of a Ray cluster, engine `ray`."),
+        typer.Option(
+            show_default="start a local cluster", help="Address of the Ray cluster for engine `ray`."
+        ),
     ] = None,
     stream: Annotated[list[str], typer.Option(help="Replace the suite's streams. Repeatable.")] = [],  # noqa: B006
     order: Annotated[list[str], typer.Option(help="Replace its orders. Repeatable.")] = [],  # noqa: B006
-    method: Annotated[list[str], typer.Option(help="Run only these of its methods. Repeatable.")] = [],  # noqa: B006
+    method: Annotated[list[str], typer.Option(help="Run only this method. Repeatable.")] = [],  # noqa: B006
     seed: Annotated[list[int], typer.Option(help="Replace its seeds. Repeatable.")] = [],  # noqa: B006
     model: Annotated[str | None, typer.Option(help="Replace its encoder.")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads of each run. Part of its spec.")
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="Replace its number of CPU threads per run.")
     ] = None,
     data_dir: DataDir = None,
     track: Annotated[
@@ -49,7 +55,7 @@ def bench(
     ] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites.")] = False,
 ) -> None:
-    """Run a suite of methods, streams, orders and seeds. If killed, the same command resumes."""
+    """Run a suite of methods, streams, orders and seeds. Run it again to resume after an interruption."""
     start_torch(1)
     from holdfast.app.display import SuiteDisplay
     from holdfast.bench.bench import bench as run_suite
@@ -67,7 +73,7 @@ def bench(
     if not suite or out is None:
         raise HoldfastError("give a suite and --out, a folder for its records; --list shows the suites")
     if engine == "ray" and jobs:
-        raise HoldfastError("--jobs is for --engine local; omit it: Ray uses all CPUs of its cluster")
+        raise HoldfastError("--jobs is for --engine local; omit it: Ray runs as many as its cluster can hold")
     if engine == "local" and address:
         raise HoldfastError("--address is for a Ray cluster; add --engine ray")
     check_tracker(track)
@@ -102,9 +108,7 @@ def bench(
     for failure in failures:
         say_error(f"[red]failed:[/red] {escape(failure.spec.title)}: {escape(failure.why)}")
     if failures:
-        say_error(
-            f"{len(failures)} of {len(wanted.specs)} runs are missing; run the same command again to retry"
-        )
+        say_error(f"{len(failures)} of {len(wanted.specs)} runs failed; run the same command again to retry")
         raise typer.Exit(1)
     say(f"all {len(wanted.specs)} runs are in {out}; show them with: holdfast report {out}")
 
@@ -113,7 +117,7 @@ def report(
     directory: Annotated[Path, typer.Argument(help="Folder with records.")],
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Compare the records of a folder: print tables, and write a page, Markdown, CSV and LaTeX there."""
+    """Compare the records of a folder: print a summary, and write a page, Markdown, CSV and LaTeX there."""
     from holdfast.report.tables import show
     from holdfast.studies.views import write_report
 

@@ -1,4 +1,4 @@
-"""Progress on screen: bars on a terminal, plain lines elsewhere. Also the table of one record."""
+"""Progress on screen: lines, and on a terminal also bars. Also the table of one record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.bench.worker import Event
 from holdfast.events import Progress
 from holdfast.maths.metrics import percent
 
-EVERY = 30.0  # seconds between two plain lines about the same work
+EVERY = 30.0  # minimum seconds between two plain lines about one bar
 
 
 class Display:
@@ -71,12 +71,12 @@ class Display:
 
 
 def _cut(**size: int) -> Column:
-    """Return a column that ends in an ellipsis where it has no room."""
+    """Return a column that cuts text with an ellipsis if it does not fit."""
     return Column(no_wrap=True, overflow="ellipsis", **size)  # type: ignore[arg-type]
 
 
 class Bar:
-    """One piece of work: a bar on a terminal, elsewhere a line every half minute."""
+    """One piece of work: a bar on a terminal, elsewhere at most one line every half minute."""
 
     def __init__(self, display: Display, task: TaskID) -> None:
         self.display = display
@@ -114,7 +114,7 @@ class Bar:
 
 
 class LearnerProgress(Progress):
-    """Shows the tasks and trainings of one learner."""
+    """Shows the tasks and training runs of one learner."""
 
     def __init__(self, display: Display) -> None:
         self.display = display
@@ -169,7 +169,7 @@ class LearnerProgress(Progress):
         self._bar = None
 
     def _left(self, number: int) -> str:
-        # The first task has no penalty to search for, so its time does not predict the others'.
+        # The first task usually needs no search, so its time does not predict the others'.
         searched = self._starts[1:]
         if len(searched) < 2 or not self.total:
             return ""
@@ -179,7 +179,7 @@ class LearnerProgress(Progress):
 
 @contextmanager
 def learning(console: Console, title: str) -> Iterator[LearnerProgress]:
-    """Show a learner at work under a title."""
+    """Show the progress of a learner under a title."""
     console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True, highlight=False)
     with Display(console) as display:
         yield LearnerProgress(display)
@@ -187,7 +187,7 @@ def learning(console: Console, title: str) -> Iterator[LearnerProgress]:
 
 @contextmanager
 def counting(console: Console, doing: str, unit: str) -> Iterator[Callable[..., None]]:
-    """Show work made of equal pieces; yield a function of the pieces done, their total and a loss."""
+    """Show work counted in pieces; yield a function of the number done, the total and, if known, a loss."""
     with Display(console) as display:
         bar = display.bar(doing, unit)
 
@@ -216,12 +216,12 @@ class RunningRun:
 
 
 def overall(record: Record) -> str:
-    """Return the result of a run over a stream in a few words."""
+    """Return the overall score of a run as text."""
     return f"Ov {percent(record['metrics']['Ov'])}"
 
 
 class SuiteDisplay(Display):
-    """Shows the runs of a suite: a line when a run ends, a bar for each run in progress."""
+    """Shows a suite: a line for each run that ends, bars for the whole and for each run in progress."""
 
     def __init__(
         self, console: Console, total: int, at_once: int, outcome: Callable[[Record], str] = overall
@@ -236,7 +236,7 @@ class SuiteDisplay(Display):
         self._seconds: dict[str, list[float]] = {}  # durations of finished runs, by `Titled.like`
 
     def start(self, missing: Sequence[Titled], known: Sequence[tuple[str, float]]) -> None:
-        """Print how many runs are left and add the overall bar; `known` are durations of earlier runs."""
+        """Print how many runs are left and add the overall bar; `known` has the durations of earlier runs."""
         self.missing = list(missing)
         for like, seconds in known:
             self._seconds.setdefault(like, []).append(seconds)
@@ -291,7 +291,7 @@ class SuiteDisplay(Display):
         self._whole.update(there, self.total, left=left)
 
     def left(self) -> str:
-        """Return how long the rest may take: at least as long as the longest run in progress."""
+        """Return the estimated time left as text; empty if there is no estimate."""
         if not self._seconds or self.ended == len(self.missing):
             return ""
         running = [self._rest(run) for run in self._running.values()]
@@ -300,12 +300,12 @@ class SuiteDisplay(Display):
         return f"  (about {minutes(rest)} left)"
 
     def _usual(self, spec: Titled) -> float:
-        """Return the mean seconds of similar runs, or of all runs if none is similar."""
+        """Return the mean seconds of similar finished runs, or of all finished runs if none is similar."""
         everything = [seconds for some in self._seconds.values() for seconds in some]
         return fmean(self._seconds.get(spec.like, everything))
 
     def _rest(self, run: RunningRun) -> float:
-        """Return the seconds left of a run: from similar runs, else from its own pace, else from all runs."""
+        """Estimate the seconds left of a run: from similar runs, else its own pace, else all runs."""
         since = time.monotonic() - run.began
         similar = run.spec.like in self._seconds
         whole = self._usual(run.spec) if similar or not run.done else since * run.tasks / run.done

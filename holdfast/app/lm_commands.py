@@ -17,7 +17,7 @@ from holdfast.storage.cache import data_home
 lm_app = typer.Typer(help="Protect a language model while it learns something new.", no_args_is_help=True)
 
 Model = Annotated[str, typer.Option(help="`smollm2`, a folder, or a hub id.")]
-MaxTokens = Annotated[int, typer.Option(min=2, help="Maximum sequence length; the rest is cut off.")]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Maximum sequence length; the rest is truncated.")]
 Dtype = Annotated[Literal["float32", "bfloat16"], typer.Option(help="Type of the weights.")]
 
 
@@ -68,18 +68,18 @@ def finetune(
     ] = "arithmetic",
     model: Model = "smollm2",
     protect: Annotated[
-        Path | None, typer.Option(help="Folder of an importance; none: no protection.")
+        Path | None, typer.Option(help="Folder of an importance; without it, nothing is protected.")
     ] = None,
     lam: Annotated[float | None, typer.Option(min=0, help="Strength of the protection.")] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Instead of --lam: a limit on ½ Σ a (θ - θ*)².")
+        float | None, typer.Option(min=0, help="Instead of --lam: the target value of ½ Σ a (θ - θ*)².")
     ] = None,
     mode: Annotated[
         Literal["proximal", "loss"], typer.Option(help="Form of the penalty; the paper uses `loss`.")
     ] = "proximal",
     normalise: Annotated[
         Literal["global", "tensor", "none"],
-        typer.Option(help="Divide the importance by its mean; `none` with `fisher` gives a budget in nats."),
+        typer.Option(help="Mean to divide the importance by; with `none` and `fisher`, a budget is in nats."),
     ] = "global",
     lr: Annotated[float, typer.Option(min=0, max=1000, help="Learning rate of AdamW.")] = 2e-5,
     epochs: Annotated[float, typer.Option(min=0, max=10**6, help="Epochs.")] = 2.0,
@@ -87,7 +87,7 @@ def finetune(
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 4,
     accumulation: Annotated[int, typer.Option(min=1, help="Batches per optimiser step.")] = 1,
     clip: Annotated[float, typer.Option(min=0, help="Maximum gradient norm; 0 turns clipping off.")] = 1.0,
-    save_every: Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")] = 100,
+    save_every: Annotated[int, typer.Option(min=1, help="Optimiser steps between checkpoints.")] = 100,
     max_tokens: MaxTokens = 512,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     dtype: Dtype = "float32",
@@ -107,7 +107,7 @@ def finetune(
     from holdfast.lm.protect import Protect
 
     if protect is not None:
-        finished(protect)  # fail before the model is downloaded
+        finished(protect)  # fail before the model is loaded
     network, tokenizer = _load(model, dtype, move=False)  # the Trainer moves it
     shield = None
     if protect is not None:  # no reference to the raw importance is kept, to free its memory
@@ -139,7 +139,9 @@ def evaluate(
     data: Annotated[
         str, typer.Option(help="Data for perplexity: JSONL file, `code`, `arithmetic`, `gsm8k` or `mbpp`.")
     ] = "code",
-    part: Annotated[Literal["test", "valid"], typer.Option(help="Part of the data.")] = "test",
+    part: Annotated[
+        Literal["test", "valid"], typer.Option(help="Part of the data; files have none.")
+    ] = "test",
     shots: Annotated[
         int | None,
         typer.Option(min=0, show_default="5 for gsm8k, 3 for mbpp", help="Solved examples in the prompt."),
@@ -150,7 +152,7 @@ def evaluate(
     data_dir: DataDir = None,
     threads: Threads = None,
 ) -> None:
-    """Evaluate a model: loss and token accuracy, exact match on GSM8K, or programs that pass MBPP's tests."""
+    """Evaluate a model: perplexity, exact match on GSM8K, or the share of MBPP tasks solved."""
     start_torch(threads)
     from holdfast.app.display import counting
     from holdfast.lm import evaluate as judge
@@ -167,7 +169,7 @@ def evaluate(
             known = tasks.programs(place, "shots")
             solved = _first(
                 [*known[1:], known[0]], 3 if shots is None else shots
-            )  # tasks 2 to 4, as in lm-eval
+            )  # first tasks 2 to 4, as in lm-eval
             programs = tasks.programs(place, part)[:count]
             result = judge.mbpp_pass(network, tokenizer, programs, solved, show)
         else:
@@ -182,20 +184,20 @@ def evaluate(
 
 @lm_app.command("study")
 def study(
-    out: Annotated[Path, typer.Option(help="Folder for the records. Only missing trainings are run.")],
+    out: Annotated[Path, typer.Option(help="Folder for the records. Only missing ones are made.")],
     model: Model = "smollm2",
     old: Annotated[str, typer.Option(help="Ability to keep: `code`, `mbpp`, or a JSONL file.")] = "code",
     new: Annotated[
         str, typer.Option(help="Ability to learn: `arithmetic`, `gsm8k`, or a JSONL file.")
     ] = "arithmetic",
-    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of each training.")] = 60,
-    items: Annotated[int, typer.Option(min=1, help="Items of each test, and of each importance.")] = 60,
+    steps: Annotated[int, typer.Option(min=1, help="Optimiser steps of each training run.")] = 60,
+    items: Annotated[int, typer.Option(min=1, help="Maximum items for each loss and each importance.")] = 60,
     max_tokens: MaxTokens = 160,
     data_dir: DataDir = None,
     threads: SpecThreads = 1,
-    jobs: Annotated[int, typer.Option(min=1, help="Parallel trainings, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Parallel training runs, each in its own process.")] = 1,
 ) -> None:
-    """Compare protection strengths, rates and seeds on an old and a new ability. Takes hours; resumable."""
+    """Compare protection strengths and learning rates on an old and a new ability. Takes hours; resumable."""
     start_torch(threads)
     from holdfast.app.display import SuiteDisplay
     from holdfast.bench.engine import Local
@@ -227,7 +229,7 @@ def _first(items: list[Any], count: int) -> list[Any]:
 
 
 def _load(model: str, dtype: str, *, move: bool = True) -> tuple[Any, Any]:
-    """Load a model and its tokenizer, on a GPU if there is one."""
+    """Load a model and its tokenizer; with `move`, use a GPU if there is one."""
     import torch
 
     from holdfast.models.sources import load_lm
@@ -237,7 +239,7 @@ def _load(model: str, dtype: str, *, move: bool = True) -> tuple[Any, Any]:
 
 
 def _room(network: Any, max_tokens: int) -> int:
-    """Return the maximum sequence length: the one asked for, or the model's own if that is smaller."""
+    """Return the smaller of `max_tokens` and the model's context; say so if it is the latter."""
     from holdfast.lm.evaluate import context_of
 
     limit = context_of(network) or max_tokens
@@ -247,7 +249,7 @@ def _room(network: Any, max_tokens: int) -> int:
 
 
 def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: Path | None) -> Any:
-    """Encode the pairs of a named ability or a file, and report truncated ones."""
+    """Encode pairs of prompts and answers; report how many were truncated or left out."""
     from holdfast.lm.abilities import sequences_of
 
     found = sequences_of(data, part, tokenizer, max_tokens, data_dir)

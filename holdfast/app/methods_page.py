@@ -14,18 +14,19 @@ HEAD = """# The methods
 Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`; a test keeps this page up to
 date.
 
-z are logits, θ trainable weights, θ_{k-1} those after the previous task, b batches of a task, E epochs until
-early stopping. "Keeps" lists what is stored after a task besides the weights; it may grow with the labels,
-never with the number of tasks (except for `mtl`). In the methods with `slda`, z are sentence vectors of
-width d, Z their matrix.
+z are the logits, θ the trainable weights and θ_{k-1} those after the previous task; b is the number of
+batches of a task, and E the number of epochs until early stopping. In `slda`, `klda`, `ranpac` and the
+methods that build on `slda`, z is a sentence vector of width d, and Z is the matrix of these vectors.
+"Keeps" lists what is stored after a task besides the weights; it may grow with the number of labels, but,
+except for `mtl`, not with the number of tasks.
 """
 
 COSTS = """## Passes over the data
 
-For two tasks of b1 and b2 batches, counting only the chosen trainings, without search and validation. A pass
-is a forward pass through a batch, with or without a backward pass. The column "two tasks" is the
+For two tasks of b1 and b2 batches, counting only the chosen training runs, without search or validation. A
+pass is a forward pass through a batch, with or without a backward pass. The column "two tasks" is the
 formula of the paper's table "Computation cost", or its analogue for methods that are not in the paper.
-`tests/methods/test_cost.py` counts both cost columns in real runs; a record has the counts in
+`tests/methods/test_cost.py` checks both cost columns against real runs; a record has its counts in
 `passes.chosen`.
 
 | method | two tasks | beyond the paper |
@@ -52,7 +53,7 @@ def methods_page() -> str:
 
 
 def _settings() -> str:
-    """Return a table of the fields that belong to no method, with their values in each preset."""
+    """Return the table rows of the fields that belong to no method, with their values in each preset."""
     known = {name: preset(name) for name in PRESETS}
     return "\n".join(
         f"| `{field.name}` | "

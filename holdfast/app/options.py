@@ -21,13 +21,15 @@ Threads = Annotated[
 SpecThreads = Annotated[
     int,
     typer.Option(
-        min=1, max=MOST_THREADS, help="CPU threads. Part of the spec: their number changes the last digits."
+        min=1,
+        max=MOST_THREADS,
+        help="CPU threads. Part of the spec: their number may change the last digits.",
     ),
 ]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         show_default="HOLDFAST_DATA, else the download cache",
-        help="Folder that holds hwu64/, annomi/, gsm8k/ and mbpp/.",
+        help="Folder of the data sets: hwu64/, annomi/, gsm8k/ and so on.",
     ),
 ]

@@ -62,7 +62,7 @@ def learn(
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=0, show_default="60", help="Maximum seconds that `auto` may train; 0: never train."),
+        typer.Option(min=0, show_default="60", help="Seconds `auto` may spend on training; 0: never train."),
     ] = None,
     keep: Annotated[
         int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
@@ -139,12 +139,12 @@ def _say_learnt(state: Path, learnt: Any) -> None:
 
 def predict(
     state: State,
-    text: Annotated[str | None, typer.Argument(help="A sentence, or - to read lines from stdin.")] = None,
+    text: Annotated[str | None, typer.Argument(help="A sentence, or - to read them from stdin.")] = None,
     file: Annotated[
-        str | None, typer.Option(help="File with a text column, or a .txt file with a sentence per line.")
+        str | None, typer.Option(help="File with a text column, or a .txt file with one sentence per line.")
     ] = None,
     text_column: TextColumn = "text",
-    top: Annotated[int, typer.Option(min=1, help="Number of labels to print.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="Labels per sentence; CSV has only the first.")] = 1,
     reject: Annotated[
         float | None,
         typer.Option(
@@ -153,10 +153,10 @@ def predict(
         ),
     ] = None,
     format: Annotated[Literal["text", "jsonl", "csv"], typer.Option(help="Output format.")] = "text",
-    out: Annotated[Path | None, typer.Option(help="Output file, instead of the terminal.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file, instead of stdout.")] = None,
     threads: Threads = None,
 ) -> None:
-    """Predict the label of a sentence and its probability."""
+    """Predict the labels of sentences, with their probabilities."""
     if (text is None) == (file is None):
         raise HoldfastError("give a sentence, - for lines from stdin, or --file FILE")
     start_torch(threads)
@@ -191,7 +191,7 @@ def evaluate(
     page: Annotated[Path | None, typer.Option(help="HTML page to write, with the confusion matrix.")] = None,
     threads: Threads = None,
 ) -> None:
-    """Test STATE on FILE: macro-F1, and precision, recall and F1 of every label."""
+    """Test STATE on FILE, or on its test rows if it has splits: macro-F1, and scores of each label."""
     start_torch(threads)
     from holdfast.data.readers import read_pairs
     from holdfast.data.tasks import Split, printable
@@ -225,7 +225,7 @@ def evaluate(
 
 
 def inspect(state: State) -> None:
-    """Show the labels, lessons, sizes and generations of STATE, and how strongly it protects each layer."""
+    """Show the labels, lessons, sizes and generations of STATE, and the importance of its layers."""
     start_torch(1)
     from holdfast.app.state_view import held_fast, print_state
 
@@ -235,7 +235,7 @@ def inspect(state: State) -> None:
 def rollback(
     state: State, generation: Annotated[int, typer.Argument(help="Number of the generation.")]
 ) -> None:
-    """Make an earlier generation of STATE current. Deletes nothing."""
+    """Make another generation of STATE current. No generation is deleted."""
     start_torch(1)
     from holdfast.learning.directory import working_in
     from holdfast.storage.generations import Store
@@ -250,11 +250,11 @@ def forget_label(
     label: Annotated[str, typer.Argument(help="The label to remove.")],
     keep: Annotated[
         int | None,
-        typer.Option(min=1, help="Generations to keep; 1 deletes all that still know the label."),
+        typer.Option(min=1, help="Number of generations to keep; 1 deletes all older ones."),
     ] = None,
     threads: Threads = None,
 ) -> None:
-    """Remove a label from STATE, and say where traces of it remain."""
+    """Remove a label from STATE, and print where traces of it remain."""
     start_torch(threads)
     from holdfast.everyday import jobs as everyday
     from holdfast.storage.generations import Store

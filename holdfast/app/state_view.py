@@ -18,7 +18,7 @@ Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), r
 
 
 def held_fast(path: Path) -> Held:
-    """Return each layer's mean importance (largest 1), and ρ of the latest lesson that measured it."""
+    """Return each layer's mean importance (largest 1), and its ρ in the latest lesson that has any."""
     tensors, meta = Store(path).load()
     origin_of(meta, path)
     sums: dict[str, list[float]] = {}

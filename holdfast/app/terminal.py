@@ -36,7 +36,7 @@ def start_torch(threads: int | None) -> Any:
 
 
 def default_threads() -> int:
-    """Return OMP_NUM_THREADS if it is a usable number, else the number of CPUs this process may use."""
+    """Return OMP_NUM_THREADS if it is a valid number, else the number of CPUs this process may use."""
     chosen = os.environ.get("OMP_NUM_THREADS", "")
     valid = chosen.isdecimal() and 1 <= int(chosen) <= MOST_THREADS
     return int(chosen) if valid else usable_cpus()

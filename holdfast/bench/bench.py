@@ -72,7 +72,7 @@ def bench(
     data_dir: Path | None = None,
     track: str | None = None,
 ) -> list[Failure]:
-    """Make the missing records of a suite; return the failures."""
+    """Make the missing records of a suite; return the failures, unreadable records included."""
     check_data(suite, data_dir)
     failures: list[Failure] = []
     # Computed once: the digest depends on the user's files, which may be edited during the run.
@@ -98,7 +98,7 @@ def make(
     board: BoardMaker,
     known: Sequence[tuple[str, float]] = (),
 ) -> list[Failure]:
-    """Make the records of the missing runs; return the failures. `known` are the times of finished runs."""
+    """Make the records of the missing runs; return the failures. `known` has the times of finished runs."""
     if not missing:
         return []
     failures: list[Failure] = []
@@ -115,11 +115,11 @@ def make(
 
 
 def _tidy(out: Path) -> None:
-    """Delete trainings shared between runs, workspaces of finished runs, and partly written records."""
+    """Delete the intermediate files of finished runs."""
     for path in (out / ".trials").glob("*"):
         if path in (pool_of(out), _manifests(out)) or (out / f"{path.name}.json").exists():
             shutil.rmtree(path, ignore_errors=True)
-    for half in out.glob(".*.json.*.tmp"):  # the process was killed while it wrote a record
+    for half in out.glob(".*.json.*.tmp"):  # a process was killed while it wrote a record
         if (out / half.name[1:].rsplit(".", 2)[0]).exists():
             half.unlink(missing_ok=True)
     (out / ".trials" / ".users").unlink(missing_ok=True)
@@ -131,7 +131,7 @@ def _manifests(out: Path) -> Path:
 
 
 def _ended(event: Event, path: Path) -> tuple[Event, Any]:
-    """Return the event, with the record if the run is done; turn a missing record into a failure."""
+    """Return the event, with the record if the run is done; a missing or unreadable one is a failure."""
     if event["kind"] != "done":
         return event, None
     if not path.exists():
@@ -148,7 +148,7 @@ def _absolute(path: Path | None) -> str | None:
 
 
 def _keep_manifest(suite: Suite, out: Path) -> None:
-    """Write the list of wanted runs, keeping those of earlier calls under the same suite name."""
+    """Write the list of wanted runs, merged with that of earlier calls under the same suite name."""
     path, manifest = out / f"{suite.name}.suite.json", suite.manifest()
     with locked(_manifests(out), patience=10.0):  # other processes may run the same suite
         if path.exists():
@@ -164,7 +164,7 @@ def _keep_manifest(suite: Suite, out: Path) -> None:
 
 
 def check_data(suite: Suite, data_dir: Path | None) -> None:
-    """Check every model name and read every stream once, so that errors appear before hours of work."""
+    """Check every model name and read every stream, so that errors appear before the runs start."""
     for model in {spec.model for spec in suite.specs}:
         check_model_name(model)
     for spec in {_read_by(spec): spec for spec in suite.specs}.values():

@@ -41,14 +41,14 @@ class Engine:
 
 
 class Local(Engine):
-    """Runs jobs in processes on this machine, a fixed number at a time."""
+    """Runs jobs in processes on this machine, a limited number at a time."""
 
     def __init__(self, jobs: int | None = None) -> None:
         self.jobs = jobs
 
     @override
     def at_once(self, threads: int) -> int:
-        """Return the requested number, or one job per GPU, or one per `threads` cores."""
+        """Return the requested number, else one job per GPU, else as many as fit the CPUs, at least one."""
         return self.jobs or len(gpus()) or max(1, usable_cpus() // threads)
 
     @override
@@ -101,7 +101,7 @@ def cores() -> list[int]:
 
 
 def gpus() -> list[str]:
-    """Return the GPUs this process may use, by their names in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs this process may use, by their names in CUDA_VISIBLE_DEVICES or else by number."""
     named = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     count = torch.cuda.device_count()
     return named[:count] if len(named) >= count and named[0] else [str(i) for i in range(count)]

@@ -1,7 +1,7 @@
 """The Ray engine: each run is a Ray task with retries, on one or more machines; it returns its record.
 
 A task starts the same worker process as the local engine. Threads are therefore set before torch starts,
-and the record is bit-identical to a local one made on the same kind of machine.
+and the scores are bit-identical to those of a local run on the same kind of machine.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from holdfast.storage.files import read_json, write_json
 if TYPE_CHECKING:
     from holdfast.bench.spec import Spec
 
-LOOK = 1.0  # seconds between two reads of the tasks' events
-RETRIES = 5  # of a run whose worker or node died; on the same node it resumes from its trials
+LOOK = 1.0  # maximum seconds to wait between two reads of the tasks' events
+RETRIES = 5  # of a run whose worker or node died; on the same node it resumes
 
 
 class WorkerDied(Exception):
@@ -46,7 +46,7 @@ class OnRay(Engine):
 
     @override
     def at_once(self, threads: int) -> int:
-        """Return the number of jobs that the cluster's GPUs, or else its CPUs, can hold."""
+        """Return the number of jobs that the cluster's GPUs, or else its CPUs, can hold; at least one."""
         self._connect()
         resources: dict[str, float] = self.ray.cluster_resources()
         return int(resources.get("GPU", 0)) or max(1, int(resources.get("CPU", 1)) // threads)
@@ -86,10 +86,7 @@ class OnRay(Engine):
                 ray.cancel(reference, force=True)
 
     def _mailbox(self) -> Any:
-        """Return the queue for the tasks' events.
-
-        It is placed on the driver's node, which lives at least as long as the driver.
-        """
+        """Return the queue for the tasks' events, on the driver's node if possible."""
         from ray.util.queue import Queue
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -118,7 +115,7 @@ class OnRay(Engine):
             return {"kind": "failed", "why": outcome["why"]}
         try:
             write_json(Path(job.out) / f"{outcome['digest']}.json", outcome["record"])
-        except HoldfastError as error:  # the node keeps its record: a retry finds it at once
+        except HoldfastError as error:  # the node keeps its copy, which a retry there finds
             return {"kind": "failed", "why": str(error)}
         return {"kind": "done"}
 
@@ -152,7 +149,7 @@ class OnRay(Engine):
             raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
 
     def _knock(self) -> None:
-        """Test the address first: Ray itself would retry for minutes."""
+        """Test the address first, if it has a port: Ray itself would retry for minutes."""
         host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
         if not colon:
             return

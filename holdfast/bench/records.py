@@ -22,7 +22,7 @@ Record = dict[str, Any]
 """The JSON of one run: its spec, the chosen hyper-parameters, the scores and the costs."""
 KNOBS = ("lr", "lam", "lam_a", "down", "up")
 WRONG = (KeyError, TypeError, AttributeError, ValueError, OverflowError, HoldfastError)
-"""Exceptions that a file that is not a record may cause."""
+"""Exceptions raised by content that is not a record."""
 
 
 class NotARecord(HoldfastError):
@@ -78,7 +78,7 @@ def read_record(path: Path, spec: Spec) -> dict[str, Any]:
 
 
 def _check_scores(content: Mapping[str, Any]) -> None:
-    """Check the shape of F (a lower triangle, or only a last row if joint) and one lesson per filled row."""
+    """Check that F is a lower triangle, or only a last row if joint, with one lesson per filled row."""
     F, tasks, lessons = content["scores"]["test"], content["tasks"], content["trials"]
     joint = all(cell is None for row in F[:-1] for cell in row)
     for k, row in enumerate(F):
@@ -93,7 +93,7 @@ def _check_scores(content: Mapping[str, Any]) -> None:
 
 
 def _numbers(content: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield every value that tables and figures use as a number."""
+    """Yield the values that reports use as numbers."""
     yield from (content["seconds"], content["peak_memory"])
     yield from (cell for row in content["scores"]["test"] for cell in row if cell is not None)
     for phase in content["passes"]["chosen"].values():

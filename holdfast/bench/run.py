@@ -1,7 +1,8 @@
 """One run of a spec: a method learns a stream and writes a record. A killed run resumes at its current trial.
 
-Three things are reused: a record of the same spec; the state after the last finished task, if the data is
-unchanged (changed code only causes a caution); finished trainings of the current task (`learning/trials.py`).
+A run reuses the record of the same spec, else the state after the last finished task and the finished
+trials of the current task (`learning/trials.py`). Resuming fails if the data has changed; if the code
+has changed, it only prints a caution.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def run(
 ) -> Record:
     """Make the record of a spec in `out`, or return the existing one.
 
-    With `share`, trainings that another run in `out` has finished are reused.
+    With `share`, training that another run in `out` has finished is reused.
     """
     path = out / f"{spec.digest()}.json"
     workspace = out / ".trials" / path.stem
@@ -148,7 +149,7 @@ def _learn_all(
         learner.progress.note(f"resuming after task {learner.tasks_seen} of {len(lessons)}")
         if codes and codes[-1] != code_hash()[:12]:
             learner.progress.note("caution: other code was used for the first tasks; the record names both")
-    # The revision is read at the start: later commits did not make this run. A resumed run may have several.
+    # The revision is read at the start: later commits do not affect this run. A resumed run may have several.
     revisions = list(dict.fromkeys([*revisions, _revision()]))
     codes = list(dict.fromkeys([*codes, code_hash()[:12]]))
     for caution in learner.method.cautions(stream.scenario):
@@ -156,7 +157,7 @@ def _learn_all(
     learner.progress.plan(len(lessons))
     for lesson_number in range(learner.tasks_seen, len(lessons)):
         lesson = learner.learn(lessons.tasks[lesson_number])
-        # The cost of a run must not depend on reused trainings or on interruptions.
+        # Reused trials count with their original time.
         spent += sum(trial.seconds for trial in lesson.trials if trial.found)
         chosen.append(_chosen(lesson))
         trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
@@ -214,7 +215,7 @@ def _learn_all(
 
 
 def data_of(stream: Stream) -> str:
-    """Return a hash of a stream's tasks, whatever their order: the data behind a name may change."""
+    """Return a hash of a stream's tasks in any order: the data behind a name may change."""
     tasks = sorted((task.name, task.train, task.valid, task.test) for task in stream)
     return hashlib.sha256(repr(tasks).encode()).hexdigest()[:12]
 
@@ -250,7 +251,7 @@ def _peak_memory(device: torch.device) -> int:
 
 
 def pool_of(out: Path) -> Path:
-    """Return the folder of trainings that runs share; `bench` deletes it if no run failed."""
+    """Return the folder of training results that runs share; `bench` deletes it after a complete suite."""
     return out / ".trials" / "shared"
 
 
@@ -267,7 +268,7 @@ def _cpu() -> str | None:
 
 
 def _revision() -> str | None:
-    """Return the git revision of the package's code, marked "-dirty" if the code was edited since."""
+    """Return the git revision of the code, marked "-dirty" if it was edited since; None if unknown."""
     package = Path(__file__).parents[1]
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""Spec: everything that decides a run's numbers, and nothing else. Its hash names the record."""
+"""Spec: the settings of one run. A hash of them names its record."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Spec:
     set: dict[str, Any] = field(default_factory=dict)
     threads: int = 1
     tasks: int | None = None
-    """Number of tasks to learn; None is all. A preallocated head has rows for the whole stream."""
+    """Number of tasks to learn; None means all. A preallocated head has rows for the whole stream."""
 
     @classmethod
     def create(cls, *, method: str, stream: str, settings: Sequence[str] = (), **rest: Any) -> Spec:
@@ -96,7 +96,7 @@ class Spec:
         return cls(**{**content, "order": _order(content["stream"], content.get("order"))})
 
     def settings(self) -> Settings:
-        """Return the settings: the preset, changed by the cap, then by the settings in `set`."""
+        """Return the settings: the preset, changed by `per_class`, then by `set`."""
         cap = {} if self.per_class is None else {"train_per_class": self.per_class}
         chosen = {name: value for name, value in self.set.items() if name in fields_of(Settings)}
         return dataclasses.replace(preset(self.preset), **cap | from_json(Settings, chosen))

@@ -2,8 +2,8 @@
 
 Top-level keys apply to every `[[runs]]` block; a block's own keys override them, and `set` tables are
 merged. A block stands for all combinations of its lists. `variants` are further `set` tables, one set of
-runs each; an empty one is the unchanged method, which shares its record with other suites. `grid` is a
-table of lists: every combination of their values is added to every variant.
+runs each; an empty one changes nothing. `grid` is a table of lists: every combination of their values is
+added to every variant.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Suite:
     about: str = ""
     view: str = "main"
     share: bool = True
-    """Whether runs may share trainings; false where the suite measures time."""
+    """Whether runs reuse each other's training; false if the suite measures time."""
     narrowed: bool = False
-    """Whether this is only a part of the suite; its other runs are still wanted."""
+    """Whether options replaced or filtered its runs; those of earlier calls are then still wanted."""
 
     def manifest(self) -> dict[str, Any]:
         """Return the list of wanted runs, for the report."""
@@ -62,7 +62,7 @@ def read_suite(
     """Read a suite by its name in `named`, or by the path of its file.
 
     `instead` replaces keys in every block; `methods`, if given, keeps only the runs of these methods.
-    `views` maps the name of each report view to whether its runs share trainings by default.
+    `views` maps the name of each report view to whether its runs reuse each other's training by default.
     """
     path = named.get(name) or Path(name)
     if not path.is_file():
@@ -100,7 +100,7 @@ def read_suite(
 
 
 def _expand(block: dict[str, Any]) -> Iterator[Spec]:
-    """Yield all combinations, orders innermost: parallel runs then seldom wait for the same training."""
+    """Yield all combinations; orders vary fastest, so that parallel runs seldom need the same training."""
     needed = {"streams": [], "methods": [], "seeds": [0], "orders": [None], "variants": [{}]}
     if missing := [key for key, usual in needed.items() if not block.get(key, usual)]:
         raise HoldfastError(f"no {missing[0]}; add a list of them")

@@ -42,7 +42,7 @@ def check_tracker(name: str | None) -> str | None:
 
 
 class Tracked(Progress):
-    """Passes on every event and logs its numbers: task, losses, validation and test scores."""
+    """Passes on every event and logs task numbers, losses, and validation and test scores."""
 
     def __init__(self, inner: Progress, accelerator: Accelerator) -> None:
         self.inner = inner
@@ -92,7 +92,7 @@ class Tracked(Progress):
             return
         try:
             self.accelerator.log(values, step=self.step)
-        except Exception as error:  # trackers raise anything; a lost curve must not end the run
+        except Exception as error:  # trackers can raise any exception; losing a curve must not end the run
             self.lost = True
             self.inner.note(f"tracking failed ({_line(error)}); the run continues without it")
 
@@ -117,9 +117,9 @@ def tracked(learner: Learner, spec: Spec, track: str | None) -> Iterator[None]:
         try:
             learner.accelerator.end_training()
         except Exception as error:
-            learner.progress.note(f"tracking could not be closed ({_line(error)})")
+            learner.progress.note(f"the tracker could not be closed ({_line(error)})")
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of an error, or its type."""
+    """Return the first non-empty line of an error, or its type if there is none."""
     return next(filter(None, str(error).splitlines()), type(error).__name__)

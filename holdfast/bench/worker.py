@@ -45,7 +45,7 @@ class Job:
     gpu: str | None = None
     """GPU to use; torch chooses if None."""
     folder: str = "."
-    """Folder that relative paths in the spec start from."""
+    """Folder that relative paths in the spec start from; only Ray tasks change to it."""
 
 
 class Events(Progress):
@@ -116,7 +116,7 @@ def working(job: Job) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
                 process.stdin.write(json.dumps(asdict(job)) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # it died at once; its exit code tells why
+                pass  # it died at once; `events_of` reports why
             yield process, said
         finally:
             process.kill()
@@ -144,7 +144,7 @@ def events_of(process: subprocess.Popen[str], said: IO[str]) -> Iterator[Event]:
 
 
 def main() -> None:
-    """Do one job."""
+    """Run the job that stdin holds."""
     events = Events(os.fdopen(os.dup(1), "w"))
     os.dup2(2, 1)  # output of libraries must not mix with the events
     job = Job(**json.loads(sys.stdin.readline()))

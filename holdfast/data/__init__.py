@@ -67,8 +67,8 @@ def load_stream(
 
     `order` is the number of a task order, or task names separated by commas; None is order 1. The paper
     defines the orders of its own streams. For other streams order 1 is the stream's own order, and higher
-    numbers are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, then to the download
-    folder.
+    numbers are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, else to
+    the download cache.
 
     >>> stream = load_stream("tasks")  # a folder with one CSV file per task
     >>> [(task.name, len(task.train)) for task in stream]

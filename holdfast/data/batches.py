@@ -12,7 +12,7 @@ from holdfast import distributed
 from holdfast.maths.losses import IGNORED, Objective
 
 BUCKET = 50  # batches sorted together: enough for little padding, few enough to shuffle well
-LENGTHS = (16, 32, 64, 128, 256)  # limits of the groups of `Batch.by_length`
+LENGTHS = (16, 32, 64, 128, 256)  # upper limits of the groups of `Batch.by_length`
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ def fetch(
 ) -> list[Path]:
     """Download the missing or damaged files of a stream; return the paths of all its files.
 
-    A file appears only when it is complete and checked. `progress` gets the file, the number of finished
-    files and the total.
+    A file is written only after its checksum has been verified. `progress` gets the file, the number of
+    finished files and the total.
     """
     if name not in SOURCES:
         raise HoldfastError(

@@ -76,7 +76,7 @@ class Template:
         return text
 
     def is_wide(self, rng: random.Random) -> bool:
-        """Return whether the template alone can fill a test part."""
+        """Return whether the template alone gives enough distinct sentences for a test part."""
         return len({self.say(rng) for _ in range(2 * SIZES["test"])}) >= SIZES["test"]
 
     def _walk(self, node: Expression, rng: random.Random) -> str:
@@ -191,11 +191,11 @@ def _domains(block: IntentData) -> tuple[str, ...]:
 
 
 def _split(what: str, templates: list[Template], seed: int) -> Phrasings:
-    """Divide the templates: 20% for test, 10% for validation, the rest for training, at least one each."""
+    """Divide the templates: about 20% test and 10% validation, the rest training; at least one each."""
     rng = random.Random(f"{seed}: split {what}")
     order = rng.sample(templates, len(templates))
     test, valid = (max(1, round(share * len(order))) for share in (0.2, 0.1))
-    # Narrow templates only serve for training: "pause [the|my] timer" gives only three sentences.
+    # Narrow templates serve only for training: "pause [the|my] timer" gives only three sentences.
     held = list(islice((template for template in order if template.is_wide(rng)), test + valid))
     train = [template for template in order if template not in held]
     if len(held) < test + valid or not train:

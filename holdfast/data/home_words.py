@@ -1,6 +1,6 @@
-"""Words for the open slots of Home Assistant's templates: invented, from no real household."""
+"""Words for the open slots of Home Assistant's templates; the names come from no real household."""
 
-# No name contains a room: the templates put "{area}" next to "{name}".
+# Most names contain no room: the templates put "{area}" next to "{name}".
 NAMES: dict[str, tuple[str, ...]] = {
     "binary_sensor": (
         "back door", "bay window", "cat flap", "fridge door", "letter box", "motion sensor",

@@ -12,7 +12,7 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.losses import Objective, balanced_weights, relaxed_prior
 
 ClassWeights = Literal["task", "paper", "none"]
-# Scaled inverse frequencies of the whole AnnoMI corpus, hard-coded by the paper's authors.
+# Class weights for AnnoMI, hard-coded by the paper's authors.
 PAPER_WEIGHTS = {"change": 0.41, "sustain": 0.89, "neutral": 0.16}
 
 

@@ -1,4 +1,4 @@
-"""The paper's two streams, intents (HWU64) and client behaviour (AnnoMI), with its three task orders each."""
+"""The paper's two streams, intents (HWU64) and client behaviour (AnnoMI), with three task orders each."""
 
 from __future__ import annotations
 

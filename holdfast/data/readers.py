@@ -39,7 +39,8 @@ Placed = tuple[str, Mapping[str, Any]]
 def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str = "label") -> Rows:
     """Return all rows of a CSV, TSV or JSONL file, of a saved Hugging Face dataset, or of `hf:owner/name`.
 
-    A `split` column is optional; its values are train, valid (validation, dev) and test.
+    A `split` column is optional; its values are train, valid (validation, dev) and test. A dataset's own
+    splits, if it has several, replace the column.
     """
     columns = (text_column, label_column)
     rows = [
@@ -70,7 +71,7 @@ def stream_from_files(
 ) -> Stream:
     """Return a stream from a folder, with one task per file in order of name, or from one file or dataset.
 
-    A `split` column decides the split; without it each label is split 70/10/20 at random. Several tasks
+    A `split` column decides the split; without it each label is split about 70/10/20 at random. Several tasks
     that all have the same labels are domain-incremental, others class-incremental.
     """
     sources = [path] if _is_hugging_face(path) or not Path(path).is_dir() else _files(Path(path))
@@ -201,7 +202,7 @@ def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
 
 
 def whole(text: str) -> bool:
-    """Return whether a text can be encoded; no tokenizer accepts an unpaired surrogate."""
+    """Return whether a text can be encoded as UTF-8: it has no unpaired surrogate."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -264,7 +265,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def stem(path: str | Path) -> str:
-    """Return the name of a data source, without folder, owner and suffix."""
+    """Return the name of a data source without its folder, owner or suffix."""
     return str(path).rpartition("/")[2] if str(path).startswith(HUB) else Path(path).resolve().stem
 
 

@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError
 
 Scenario = Literal["class-incremental", "domain-incremental", "joint"]
 UNKNOWN, FAILED = "(unknown)", "(error)"  # answers that are not labels
-CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # Unicode categories: control characters, surrogates, line separators
+CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Split:
         return Counter(self.labels)
 
     def capped(self, per_class: int | None) -> Split:
-        """Return the first `per_class` sentences of each label, in their order."""
+        """Return the first `per_class` sentences of each label, in their order; None keeps all."""
         if per_class is None:
             return self
         taken: Counter[str] = Counter()
@@ -76,12 +76,12 @@ class Task:
         return tuple(sorted(set(self.train.labels)))
 
     def capped(self, *, train: int | None, valid: int | None) -> Task:
-        """Return the task with these maximum numbers of sentences per class; test is unchanged."""
+        """Return the task with at most these numbers of sentences per class; test is unchanged."""
         return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raise if a label could not be printed on one line, or has another meaning in answers."""
+    """Raise an error if a label has a line break or control character, or is a reserved answer."""
     for label in labels:
         if label in (UNKNOWN, FAILED):
             raise HoldfastError(

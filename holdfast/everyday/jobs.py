@@ -1,4 +1,4 @@
-"""Jobs behind the everyday commands: learn a file, classify texts, evaluate on a file."""
+"""Jobs behind the everyday commands: learn a file, forget a label, classify texts, evaluate on a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.maths.metrics import label_scores, macro_f1
 from holdfast.storage.generations import Store
 
 Format = Literal["text", "jsonl", "csv"]
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes cells that begin like this
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may evaluate cells that begin with these
 CHUNK = 4096  # texts of a file that are classified at a time
 
 
@@ -96,7 +96,7 @@ def learn(
 
 
 def _mark(rows: Rows) -> str:
-    """Return a hash that identifies a file's rows; no text can be recovered from it."""
+    """Return a hash of a file's rows, in any order."""
     return hashlib.sha256(repr(sorted(rows, key=repr)).encode()).hexdigest()[:16]
 
 
@@ -108,7 +108,7 @@ def _known_already(learner: Learner, mark: str) -> list[str]:
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
-    """Teach a file's rows as one lesson: split by their own column, or with some held out."""
+    """Teach a file's rows as one lesson; without a split column, some are held out for validation."""
     if rows[0].split is None:
         return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
     parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
@@ -127,7 +127,7 @@ def _opened(
     hyper_parameters: dict[str, Any],
     settings: dict[str, Any],
 ) -> Learner:
-    """Return the learner of a directory, or a new one; options of its creation cannot be changed later."""
+    """Return the learner of a directory, or a new one; refuse to change the options of its creation."""
     if Store(path).current is None:
         training = replace(state.EVERYDAY, **settings)
         return Learner.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
@@ -196,7 +196,7 @@ class Answer:
 
     text: str
     label: str | None
-    """None if the text is unlike everything that was learnt."""
+    """None if the text was rejected or could not be read."""
     probability: float
     top: list[tuple[str, float]]
     error: str = ""
@@ -206,7 +206,7 @@ class Answer:
 def answers_to_lines(
     learner: Learner, lines: Sequence[str], *, top: int = 1, reject: float | None = None
 ) -> list[Answer]:
-    """Return the predictions for lines of a stream; a line that cannot be read gets an error."""
+    """Return the predictions for lines of a stream; a line that is not UTF-8 gets an error."""
     texts = [line for line in lines if whole(line)]
     found = iter(answers(learner, texts, top=top, reject=reject))
     wrong = "the line is not UTF-8; convert it first"
@@ -216,7 +216,7 @@ def answers_to_lines(
 def answers(
     learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
 ) -> list[Answer]:
-    """Return predictions; with `reject`, those that `Learner.is_unknown` marks get no label."""
+    """Return predictions; with `reject`, texts that `Learner.is_unknown` marks get no label."""
     if not len(texts):
         return []
     for number, text in enumerate(texts, start=1):
@@ -262,17 +262,17 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
 
 
 def _cell(text: str) -> str:
-    """Return a text as a cell that a spreadsheet shows instead of computing it."""
+    """Return a text as a cell that a spreadsheet does not evaluate."""
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
 def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:
-    """Split a long list into pieces."""
+    """Split a list into pieces of at most `size` texts."""
     return (texts[start : start + size] for start in range(0, len(texts), size))
 
 
 def incoming(stream: BinaryIO, most: int = 256) -> Iterator[list[str]]:
-    """Yield lists of the lines that have arrived, without empty ones; no line waits for others.
+    """Yield lists of the lines that have arrived, without empty ones; no line waits for a later one.
 
     Bytes that are not UTF-8 become unpaired surrogates.
     """

@@ -124,7 +124,7 @@ class ClosedFormHead(Head):
     @property
     @override
     def temperature(self) -> float:
-        """The temperature with the highest likelihood of all validation sentences so far.
+        """The temperature with the highest likelihood of all validation sentences so far; 10 without any.
 
         In hundreds of dimensions distances are large: without it, most probabilities are close to 0 or 1.
         """

@@ -20,7 +20,7 @@ from holdfast.maths.params import Params
 SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the largest for very few sentences
 WEIGHTINGS = ("equal", "covariance", "counts")
 Weighting = Literal["equal", "covariance", "counts", "choose"]
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences that rejection can keep
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences at which distances are recorded
 
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
@@ -42,8 +42,8 @@ class SLDAHead(SumsHead):
     """Score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k; probabilities are the softmax of the scores / temperature.
 
     `weighting` handles classes of unequal size: "equal" uses no prior, "covariance" also gives each class
-    the same weight in Σ, "counts" adds the prior log n_k/N. With `shrinkage` None or the
-    weighting "choose", validation chooses after each task.
+    the same weight in Σ, "counts" adds the prior log n_k/N. With `shrinkage` None or the weighting "choose",
+    validation chooses after each task.
     """
 
     _spreads: dict[bool, Tensor]

@@ -73,7 +73,7 @@ class LinearHead(Head):
         self.linear = _linear(self.linear.weight.detach()[kept], self.linear.bias.detach()[kept])
         self.labels.remove(label)
         self.seen = [name for name in self.seen if name != label]
-        return "every weight that was trained while it was known"
+        return "every weight that was trained while the label was known"
 
     @override
     def visible_rows(self) -> list[int]:
@@ -83,7 +83,7 @@ class LinearHead(Head):
 
     @override
     def admit(self, task: Task) -> None:
-        """Require two labels, and validation sentences with no other labels."""
+        """Require at least two labels, and validation sentences without other labels."""
         super().admit(task)
         if len(task.labels) < 2:
             raise HoldfastError(

@@ -1,4 +1,4 @@
-"""Importance estimators as objects: they may observe a training, and measure importance at its end.
+"""Importance estimators as objects: they may observe training, and measure importance at its end.
 
 MAS and Fisher measure the finished model. SI (Zenke et al. 2017) and RWalk (Chaudhry et al. 2018) add up,
 during training, how much each weight's path has lowered the task loss. Their record, the trace, belongs to
@@ -30,7 +30,7 @@ Extra = Callable[[str, Tensor], Tensor | float]
 
 @dataclass(frozen=True)
 class EndedTraining:
-    """A finished training: its start weights, the model at its end, the trace recorded on the way."""
+    """A finished training run: its start weights, the model at its end, the trace recorded on the way."""
 
     model: Classifier
     data: Examples
@@ -50,13 +50,13 @@ class Estimator:
     def observe(
         self, optimizer: Optimizer, params: dict[str, nn.Parameter], trace: Trace, extra: Extra
     ) -> None:
-        """Observe a training through step hooks; `extra` is what regularisers add to a gradient.
+        """Observe training through step hooks; `extra` is what regularisers add to a gradient.
 
-        Estimators that do so derive from `Observer`: runs do not share their trainings.
+        Estimators that do so derive from `Observer`: training runs that they observe are not shared.
         """
 
     def finish(self, over: EndedTraining) -> Params:
-        """Return the importance of the final weights of a training."""
+        """Return the importance of the final weights of a training run."""
         raise NotImplementedError
 
 

@@ -2,8 +2,9 @@
 
 `mas` (Memory Aware Synapses, Aljundi et al. 2018) and `fisher` (empirical Fisher, Kirkpatrick et al. 2017)
 are means over *samples*: the absolute value or the square is taken of each sample's own gradient, summed over
-its tokens first. One backward pass per batch is enough for all of its samples, because for the layers that
-transformers train a sample's gradient is a product of the layer's inputs and its output gradients.
+its tokens first. For linear and norm layers one backward pass serves all samples of a batch, because a
+sample's gradient is a product of the layer's inputs and its output gradients; other weights take one pass per
+sample.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def perturbation(
 
     Batch means are added up over at most about `limit` samples, drawn by `seed`, and divided by their
     number (Sun et al. 2024, their code). Biases and norms get 1, so that they follow a plain average over
-    tasks. On the head a shift moves all logits alike and changes nothing.
+    tasks. On the head a shift moves all logits alike and does not change the loss.
     """
     weights = trainable(model)
     found = {name: torch.ones_like(weight) for name, weight in weights.items()}

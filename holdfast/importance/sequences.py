@@ -16,7 +16,7 @@ SequenceKind = Literal["mas", "fisher"]
 
 
 class SequenceSums:
-    """Importance of a language model, summed one sequence at a time in constant memory; it can be resumed."""
+    """Importance of a language model, summed one sequence at a time in constant memory."""
 
     def __init__(self, model: nn.Module, kind: SequenceKind = "mas", *, squared: bool = False) -> None:
         check_word(kind, SequenceKind, "kind")
@@ -76,7 +76,7 @@ def sequence_mas(
 
 
 def sequence_fisher(model: nn.Module, sequences: Iterable[Mapping[str, Tensor]]) -> Params:
-    """Return F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: the curvature of the mean loss per token."""
+    """Return F_j = (1/n) Σ_i (∂ log p(output_i) / ∂θ_j)² / T_i: an estimate of the mean loss's curvature."""
     sums = SequenceSums(model, "fisher")
     for sequence in sequences:
         sums.add(model, sequence)

@@ -29,7 +29,7 @@ from holdfast.storage.generations import Store
 KEEP = 5
 OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # files that a killed first lesson leaves
 GENERATION = re.compile(r"generation-(\d{6})")
-# Training that two CPU cores can manage, on all of the data.
+# For training on two CPU cores, with all of the data.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
 
 
@@ -54,7 +54,7 @@ def named(model: str) -> str:
 def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
     """Lock a directory against other writers; a new one is removed again if it stays empty.
 
-    With `new=False` the directory must already hold a learner.
+    With `new`, a directory without a learner must hold no other files. Without `new`, it must hold a learner.
     """
     fresh = not path.exists()
     refuse_links(path)
@@ -91,7 +91,7 @@ def origin_of(meta: Any, path: Path) -> Origin:
         if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
             raise HoldfastError(
                 f"{path} contains {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
-                f"it is damaged, or made by another version ({meta.get('holdfast')}); use that version"
+                f"it is damaged, or was made by another version ({meta.get('holdfast')}); use that version"
             )
     return origin
 
@@ -110,7 +110,7 @@ def encoder_fingerprint(model: Classifier) -> str:
     }
     total = hashlib.sha256()
     for name, weight in model.encoder.named_parameters():
-        unread = name.startswith("pooler.") and model.vector != "pooler"  # it may be random
+        unread = name.startswith("pooler.") and model.vector != "pooler"  # the pooler may be random
         if id(weight) not in inside and not unread:
             total.update(str(tuple(weight.shape)).encode())
             total.update(weight.detach().cpu().contiguous().numpy().data)
@@ -156,7 +156,7 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
 
 
 def _cell(text: str) -> str:
-    """Return a name as a cell of a Markdown table, without markup."""
+    """Return a name as a cell of a Markdown table, with its markup escaped."""
     return re.sub(r"([\\|*_\[\]~#])", r"\\\1", escape(_flat(text), quote=False))
 
 
@@ -169,7 +169,7 @@ def _percent(score: float | None) -> str:
 
 
 def version_of(package: str) -> str | None:
-    """Return the installed version of a package; None in a checkout that was never installed."""
+    """Return the installed version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""fit(): train on one task. This is the only training loop, and it does not depend on the method."""
+"""fit(): train on one task. This is the only training loop of classifiers, whatever the method."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.settings import Settings
 
 @dataclass
 class FitResult:
-    """Result of one training."""
+    """Result of one training run."""
 
     epochs: int = 0
     best_epoch: int = 0
@@ -52,9 +52,10 @@ def fit(
 ) -> FitResult:
     """Train until the validation task loss of the deployed weights stops falling; restore the best weights.
 
-    Epoch 0, the start weights, is a candidate. Any strictly lower loss is a new best, but only a gain above
+    There are at most `epochs` epochs, and training stops if a loss is not finite. Epoch 0, the weights before
+    training, is a candidate. Any strictly lower loss is a new best, but only a gain above
     `min_delta` resets patience. Carried state is restored to the best epoch together with the weights.
-    If there is nothing to train, the model does not change.
+    If there is nothing to train or to train on, the model does not change.
     """
     result = FitResult(carried=_copied(training.carried))
     weights = P.trainable(model)

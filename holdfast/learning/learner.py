@@ -44,8 +44,8 @@ from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store, read_meta, write_tensors
 
-MOST_BYTES = 8e9  # of a head: training holds a second copy of it
-FIRST_TASKS = 2  # whose trainings are shared: later tasks start from weights that few runs have in common
+MOST_BYTES = 8e9  # limit for a head, of which training holds a second copy
+FIRST_TASKS = 2  # tasks whose trials are shared: later ones start from weights that few runs have in common
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Learner:
     workspace: Path | None = None
     """Directory of trials, from which a killed run resumes; by default a temporary one."""
     shared: Path | None = None
-    """Directory in which runs of one study share trainings of their first tasks."""
+    """Directory in which runs of one study share the trials of their first tasks."""
     progress: Progress = field(default_factory=Progress)
     accelerator: Accelerator = field(default_factory=Accelerator)
     origin: Origin | None = None
@@ -98,7 +98,7 @@ class Learner:
     _saved: tuple[Path, int] | None = field(default=None, init=False, repr=False)
     """The directory and generation that the learner was loaded from or last saved as."""
     _started: str = field(init=False, repr=False)
-    """Hash of the state from which the task's trainings start; empty until it is needed."""
+    """Hash of the state from which the task's training runs start; empty until it is needed."""
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
@@ -248,7 +248,7 @@ class Learner:
         return found
 
     def is_unknown(self, texts: Sequence[str], reject: float = 0.95) -> list[bool]:
-        """Return for each text whether it lies further out than that share of validation sentences."""
+        """Return whether each text is further from all classes than a share `reject` of known sentences."""
         return self.far_out(self.model.embed(texts), reject)
 
     def far_out(self, features: Tensor, reject: float) -> list[bool]:
@@ -294,7 +294,7 @@ class Learner:
         return ", ".join(traces)
 
     def merge(self, other: Learner) -> None:
-        """Add, exactly, what another learner with an slda head on the same frozen encoder has learnt."""
+        """Add what another learner with an slda head on the same frozen encoder has learnt."""
         mine, its, summed = self.model.head, other.model.head, self._sums_of()
         same = summed is not None and summed == other._sums_of()
         if not same or not isinstance(mine, SLDAHead) or not isinstance(its, SLDAHead):
@@ -305,7 +305,7 @@ class Learner:
         self.tasks_seen += other.tasks_seen
 
     def _sums_of(self) -> tuple[Any, ...] | None:
-        """Return what defines the head's sums; None if the learner has learnt more than sums."""
+        """Return what defines the head's sums; None if the learner cannot be merged."""
         head = self.model.head
         more = self.model.adapted or self._remembers_weights()
         if self.origin is None or not isinstance(head, SLDAHead) or more:
@@ -323,7 +323,7 @@ class Learner:
     def learn(
         self, task: Task | Sequence[str], labels: Sequence[str] | None = None, name: str | None = None
     ) -> Lesson:
-        """Learn a task: search for hyper-parameters, adopt the chosen training, consolidate.
+        """Learn a task: search for hyper-parameters, adopt the chosen trial, consolidate.
 
         Texts and labels may be given instead of a task. Some are then held out for validation; a computed
         head absorbs those too at the end.
@@ -360,7 +360,7 @@ class Learner:
         return lesson
 
     def begin(self, task: Task) -> None:
-        """Check a task and add its labels to the head, once, before any trial."""
+        """Check a task, add its labels to the head, and make its training runs start from here."""
         head = self.model.head
         head.admit(task)
         check_labels(label for label in task.labels if label not in head.labels)
@@ -393,7 +393,7 @@ class Learner:
             )
 
     def start_here(self) -> None:
-        """Make every training of the task start from the current model and method."""
+        """Make every further training run of the task start from the current model and method."""
         self._start = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
         self._started = ""
 
@@ -412,7 +412,7 @@ class Learner:
     def _whole_or_not_at_all(self) -> Iterator[None]:
         """Restore the learner if a lesson is interrupted (Ctrl-C in a notebook, a full disk).
 
-        Finished trainings stay on disk, and the same lesson, started again, continues from them.
+        Finished trials stay on disk, and the same lesson, started again, reuses them.
         """
         state, scenario = self.state(), self.scenario
         try:
@@ -423,7 +423,7 @@ class Learner:
             self._forget_task()
             raise
 
-    # ---- one training -----------------------------------------------------------------------------------
+    # ---- one training run -------------------------------------------------------------------------------
 
     def trial(self, task: Task, choice: Choice) -> StoredTrial:
         """Return the trial with these hyper-parameters: a stored one, or a new one from the task's start."""
@@ -492,9 +492,9 @@ class Learner:
                 self.model.eval()  # after an interruption too: predictions use no dropout
 
     def _place(self, method: Method) -> Path:
-        """Return the file of a training, named by a hash of everything that determines it.
+        """Return the file of a trial, named by a hash of everything that determines it.
 
-        It lies in the folder that runs share if other runs may repeat the training, else in the run's own.
+        It lies in the shared folder if other runs may make the same trial, otherwise in the run's own.
         """
         head, settings = self.model.head, to_json(dataclasses.asdict(self.settings))
         if not self._started:
@@ -515,7 +515,7 @@ class Learner:
         return place_of(self._workspace.directory, type(method).__name__, method.hparams(), *decides)
 
     def _reading(self) -> list[Any]:
-        """Return the encoder's configuration and the tokens: runs that share a folder may differ in both."""
+        """Return the encoder's configuration and the tokens: runs that share trials may differ in either."""
         config = {k: v for k, v in self.model.encoder.config.to_dict().items() if k != "_name_or_path"}
         tokens = [self._encoded(part).tokens for part in ("train", "valid")]
         return [json.dumps(config, sort_keys=True, default=str), tokens]
@@ -532,7 +532,7 @@ class Learner:
 
     @property
     def start(self) -> Params:
-        """θ_{k-1}: the weights that every training of the task starts from, with rows for new labels."""
+        """θ_{k-1}: the weights that every training run of the task starts from, with rows for new labels."""
         return self._start[0]
 
     @property
@@ -552,7 +552,7 @@ class Learner:
 
     @property
     def task_seed(self) -> int:
-        """Seed derived from (seed, task): every phase and trial sees the same batches and dropout."""
+        """Seed derived from the learner's seed and the task's name, the same for all trials."""
         return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
 
     def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
@@ -560,14 +560,14 @@ class Learner:
         return (self.method.lr,) if "lr" in self.fixed else grid or self.settings.rates
 
     def look_ahead(self, task: Task, lr: float) -> StoredTrial:
-        """Train with the task loss only, to see where the task alone would take the weights."""
+        """Return a trial with the task loss only, which shows where the task alone takes the weights."""
         trial = self.trial(task, {"lr": lr} | dict.fromkeys(self.method.strengths, 0.0))
         self._ledger.borrow(LOOK_AHEAD, {"train": trial.passes["train"]})
         return trial
 
     @contextmanager
     def using(self, trial: Trial) -> Iterator[Mapping[str, Any]]:
-        """Run a block with the weights and head memory of a trial; yield the method's state after it."""
+        """Run a block with the weights and head memory of a trial; yield the trial's method state."""
         own, memory, tensors = P.snapshot(self.model), self.model.memory(), trial.read()
         try:
             P.restore(self.model, tensors.pop("weights"))
@@ -578,7 +578,7 @@ class Learner:
             self.model.load_memory(memory)
 
     def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
-        """Compute once what trials (of one learning rate) share; drop the result when the task ends."""
+        """Compute something that trials share once per task, or once per learning rate if `lr` is given."""
         key = (what, lr)
         if key not in self._once:
             with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
@@ -646,7 +646,7 @@ class Learner:
         vectors: Callable[[Literal["train", "valid"]], Taught],
         among: Sequence[str] | None = None,
     ) -> float | None:
-        """Return the validation score on known labels; None outside everyday use or if the task has none."""
+        """Return the validation score on known labels; None in a study or if no sentence has one."""
         places = [i for i, label in enumerate(self._task.valid.labels) if label in known]
         if self.origin is None or not places:
             return None

@@ -27,7 +27,7 @@ class Lesson:
     search_passes: Passes
     """Passes of the search: those that neither the chosen trial nor its look-ahead needed."""
     known: tuple[float | None, float | None] = (None, None)
-    """Validation scores on earlier labels before and after this task; None without any or in a study."""
+    """Validation scores on earlier labels, before and after this task; None without any or in a study."""
 
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """Return the lesson as JSON for a learner's history."""
@@ -44,7 +44,7 @@ class Lesson:
 
 
 def describe(choice: Choice, *, moves: bool = True) -> str:
-    """Return hyper-parameters as readable text."""
+    """Return the numeric hyper-parameters as text."""
     if not moves:
         return "encoder unchanged"
     return "  ".join(
@@ -53,7 +53,7 @@ def describe(choice: Choice, *, moves: bool = True) -> str:
 
 
 def search_passes(chosen: StoredTrial, trials: list[StoredTrial], borrowed: dict[str, Passes]) -> Passes:
-    """Return the passes that the chosen trial did not need. Its look-ahead is also one of the trials."""
+    """Return the passes that neither the chosen trial nor its look-ahead, one of the trials, needed."""
     others = [trial.passes for trial in trials if trial is not chosen]
     pieces = {what: p for trial in trials for what, p in trial.borrowed.items()} | borrowed
     shared = [p for what, p in pieces.items() if what != LOOK_AHEAD and what not in chosen.borrowed]

@@ -29,12 +29,12 @@ def without(total: Passes, part: Passes) -> Passes:
 
 
 class Ledger:
-    """Counts the passes of a task: those of the current training and those that several trainings share."""
+    """Counts the passes of a task: those of the current training run and those that several share."""
 
     def __init__(self) -> None:
         self._open: list[Passes] = [{}]
         self.borrowed: dict[str, Passes] = {}
-        """Shared work that the current training relies on, by name."""
+        """Shared work that the current training run relies on, by name."""
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Count passes over the data, in batches."""
@@ -63,5 +63,5 @@ class Ledger:
             self.borrowed = outer
 
     def borrow(self, what: str, passes: Passes) -> None:
-        """Record that the current training relies on shared work; its phases are added up."""
+        """Record that the current training run relies on shared work; its phases are added up."""
         self.borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}

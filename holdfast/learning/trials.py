@@ -1,8 +1,8 @@
-"""Trials: finished trainings on disk, each found by a hash of everything that determines it.
+"""Trials: finished training runs on disk, each found by a hash of everything that determines it.
 
-A killed run finds its trainings again, and runs of one study share those that they would repeat. Trials never
-change a result: a run finds only trainings that the same code would have produced bit for bit.
-`Learner._place` lists what determines a training.
+A restarted run finds its trials again, and runs of one study share those that they would repeat. Trials never
+change a result: a run finds only those that it would have produced bit for bit itself. `Learner._place` and
+`place_of` list what determines a trial.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ DECIDING = (
     *("distributed.py", "settings.py", "maths", "data/batches.py", "data/objective.py", "data/tasks.py"),
     *("heads", "models", "importance", "steps", "methods", "learning"),
 )
-"""The code that determines the result of a training."""
+"""The code that determines the result of a training run."""
 LIBRARIES = {name: version(name) for name in ("transformers", "tokenizers", "accelerate")}
 
 
 @dataclass
 class StoredTrial:
-    """A finished training. Its weights stay on disk until they are read."""
+    """A finished training run. Its weights stay on disk until they are read."""
 
     path: Path
     device: torch.device
@@ -51,10 +51,10 @@ class StoredTrial:
     state: dict[str, Any]
     passes: Passes
     borrowed: dict[str, Passes]
-    """Work done once per task that this training relied on, such as the look-ahead."""
+    """Work done once per task that this training run relied on, such as the look-ahead."""
     seconds: float
     found: bool = False
-    """Whether it already existed, made before a kill or by another run."""
+    """Whether it already existed on disk."""
 
     @property
     def params(self) -> Params:
@@ -72,7 +72,7 @@ class StoredTrial:
 
 @functools.cache
 def code_hash() -> str:
-    """Return a hash of the code that determines a training: other code may train differently."""
+    """Return a hash of the code that determines a training run: other code may train differently."""
     total = hashlib.sha256()
     for place in map(PACKAGE.joinpath, DECIDING):
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
@@ -81,7 +81,7 @@ def code_hash() -> str:
 
 
 def place_of(directory: Path, *decides: Any) -> Path:
-    """Return the path, in a directory of trials, of the training that these values determine."""
+    """Return the path, in a directory of trials, of the trial that these values determine."""
     common = [code_hash(), torch.__version__, LIBRARIES, torch.get_num_threads()]
     return directory / f"{hash_of(*common, *decides)[:24]}.trial"
 

@@ -19,7 +19,7 @@ ABILITIES = ("code", "arithmetic", "gsm8k", "mbpp", METAMATH)
 def pairs_of(data: str, part: AbilityPart, data_dir: Path | None, *, split: bool = False) -> list[Pair]:
     """Return the prompt/answer pairs of one part of an ability.
 
-    A file or Hub data set is returned whole for every part unless `split` is true.
+    Files and Hub data sets are divided into parts only if `split` is true; otherwise all parts are the same.
     """
     if data == "code":
         return embedded.part_of(embedded.functions(), part)

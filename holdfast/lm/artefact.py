@@ -1,4 +1,4 @@
-"""Parameter importance as a folder on disk: a safetensors file and a card with its metadata."""
+"""Parameter importance as a folder on disk: a safetensors file, a card with its metadata and a README."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Card:
     kind: SequenceKind = "mas"
     squared: bool = False
     fingerprint: str = ""
-    """Hash of the weights it was measured on; empty disables the check."""
+    """Hash of the weights it was measured on; if empty, `check` compares only names and shapes."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """Importance of each weight of a model for one ability.
+    """Importance of a model's weights for one ability.
 
-    `holdfast lm importance` measures one. It is saved and loaded like this:
+    Measure one with `holdfast lm importance`, or save and load your own:
 
     >>> values = {"weight": torch.tensor([[0.5, 2.0]])}
     >>> Importance(values, Card(model="mine", data="code.jsonl", sequences=60)).save("imp")
@@ -53,19 +53,19 @@ class Importance:
     card: Card
 
     def check(self, weights: Mapping[str, Tensor]) -> None:
-        """Raise HoldfastError unless these are the weights it was measured on."""
+        """Raise HoldfastError unless the names, the shapes and the card's fingerprint (if any) match."""
         missing = [name for name in self.values if name not in weights]
         shapes = [n for n, v in self.values.items() if n in weights and weights[n].shape != v.shape]
         if missing or shapes:
             first = (missing or shapes)[0]
             raise HoldfastError(
-                f"this importance of {self.card.model} does not fit the model: {first} is missing or has "
+                f"the importance of {self.card.model} does not fit this model: {first} is missing or has "
                 "another shape; measure it again"
             )
         own = {name: weights[name] for name in self.values}
         if self.card.fingerprint and fingerprint(own) != self.card.fingerprint:
             raise HoldfastError(
-                f"this importance was measured on other weights of {self.card.model}; "
+                f"this importance was measured on different weights of {self.card.model}; "
                 "load those weights, or measure it again"
             )
 
@@ -84,16 +84,20 @@ class Importance:
 
     @classmethod
     def equal(cls, model: nn.Module) -> Importance:
-        """Return importance 1 for every trainable weight, which makes the penalty plain L2 to the anchor."""
+        """Return importance 1 for every trainable weight, so that the penalty is (λ/2) ‖θ - θ*‖²."""
         ones = {name: torch.ones_like(weight) for name, weight in trainable(model).items()}
         return cls(ones, Card("any", "none", 0))
 
 
 def finished(directory: Path) -> Path:
-    """Return the path of a finished importance; raise HoldfastError if there is none."""
-    half = (directory / PARTIAL).exists()  # may belong to a new measurement in the same folder
+    """Return the path of an importance; raise HoldfastError if none or an unfinished measurement is there."""
+    half = (directory / PARTIAL).exists()  # even beside a finished file: a newer measurement was interrupted
     if half or not (directory / FILE).exists():
-        done = "is not finished; run the same command again" if half else "holds no importance; measure one"
+        done = (
+            "holds an unfinished measurement; run the command that measures it again"
+            if half
+            else "holds no importance; measure one"
+        )
         raise HoldfastError(f"{directory} {done}")
     return directory / FILE
 
@@ -111,7 +115,7 @@ def measure(
 ) -> Importance:
     """Measure the importance of a model's trainable weights for some sequences.
 
-    With a directory, the result is saved there, and an interrupted measurement resumes.
+    With a directory, the result is saved there, and an interrupted call, if repeated, resumes.
     """
     if directory is not None:
         _check_ours(directory)
@@ -153,18 +157,20 @@ def measure(
 
 
 def _check_ours(directory: Path) -> None:
-    """Create the folder; raise HoldfastError if it has a foreign README.md, which `save` would overwrite."""
+    """Create the folder; raise HoldfastError if `save` would overwrite a README.md from elsewhere."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise HoldfastError(f"cannot write to {directory}: {error.strerror or error}") from error
     ours = (directory / CARD).exists() or (directory / PARTIAL).exists()
     if not ours and (directory / "README.md").exists():
-        raise HoldfastError(f"{directory} contains other files, such as README.md; choose another folder")
+        raise HoldfastError(
+            f"{directory} already contains a README.md, which would be overwritten; choose another folder"
+        )
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """Return a hash of the weights rounded to bfloat16, equal for float32 and bfloat16 copies."""
+    """Return a hash of the weights in bfloat16: the same for float32 weights and their bfloat16 copy."""
     total = hashlib.sha256()
     for name in sorted(weights):
         rounded = whole(weights[name].detach()).to(torch.bfloat16).contiguous().view(torch.int16)
@@ -179,16 +185,17 @@ def read_card(directory: Path) -> Card:
 
 
 def readme(card: Card) -> str:
-    """Return the README.md of an importance."""
-    how = {"mas": "the L2 norm of output logits", "fisher": "the log-likelihood of the output"}[card.kind]
+    """Return the text of the README.md of an importance."""
+    how = {"mas": "the L2 norm of the output logits", "fisher": "the log-likelihood of the output"}[card.kind]
     size = "squared" if card.kind == "fisher" else "absolute"
-    how = how.replace("norm", "squared norm") if card.squared else how
+    how = how.replace("L2 norm", "squared L2 norm") if card.squared else how
     return (
         f"---\nlibrary_name: holdfast\nbase_model: {card.model}\n---\n\n"
         f"Importance of each trainable weight of `{card.model}` for `{card.data}`: the mean over "
         f"{card.sequences} sequences of the {size} gradient of {how}, "
         "normalised by the number of output tokens; prompt and padding are excluded.\n\n"
-        f"Fingerprint of the measured weights: `{card.fingerprint}`. The files contain no text.\n\n"
+        f"Fingerprint of the measured weights: `{card.fingerprint}`. "
+        "The files contain none of the text it was measured on.\n\n"
         "```python\nfrom holdfast.lm import Importance, Protect\n\n"
-        'protect = Protect(model, Importance.load("here"), lam=0.01)\n```\n'
+        'protect = Protect(model, Importance.load("path/to/this/folder"), lam=0.01)\n```\n'
     )

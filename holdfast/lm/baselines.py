@@ -1,4 +1,4 @@
-"""Baselines for comparison: FLOW (sample weights) and WiSE-FT (weight averaging)."""
+"""Baselines: FLOW (sample weights) and WiSE-FT (weight averaging)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def flow_weights(
 ) -> list[float]:
     """Return FLOW's sample weights (Sanyal et al., ICML 2025): w_i = exp(-loss_i(θ_0)/τ).
 
-    τ is `heat` times the median loss; a lower τ reduces the weight of hard sequences.
+    τ is `heat` times the median loss; a lower τ gives hard sequences less weight relative to easy ones.
     """
     losses = torch.cat([sequence_losses(*seen) for seen in _answers(model, sequences, pad, batch)])
     weights = torch.exp(-losses / (heat * losses.median()))
@@ -36,5 +36,5 @@ def _answers(model: nn.Module, sequences: Sequences, pad: int, batch: int) -> It
 
 
 def wise_ft(start: Params, tuned: Params, share: float) -> Params:
-    """Average two sets of weights (WiSE-FT, Wortsman et al., CVPR 2022): θ = (1 - g) θ_0 + g θ_ft."""
+    """Return (1 - g) θ_0 + g θ_ft with g = `share` (WiSE-FT, Wortsman et al., CVPR 2022)."""
     return {name: torch.lerp(value, tuned[name], share) for name, value in start.items()}

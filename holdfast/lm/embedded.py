@@ -1,4 +1,4 @@
-"""Two abilities that need no download: Python's standard library and generated word problems."""
+"""Two abilities that need no download: code from Python's standard library and generated word problems."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHARES = {"train": (0, 6), "valid": (6, 8), "test": (8, 10), "shots": (0, 6)}  #
 
 @cache
 def functions() -> tuple[Pair, ...]:
-    """Return documented functions of the standard library; the prompt is signature and docstring."""
+    """Return short documented functions of the standard library; prompts are signatures and docstrings."""
     place = Path(sysconfig.get_paths()["stdlib"])
     found = []
     for name in MODULES:
@@ -113,6 +113,6 @@ def _problem(rng: random.Random) -> Pair:
 
 
 def part_of(items: tuple[Pair, ...], part: AbilityPart) -> list[Pair]:
-    """Return the items of one part of a fixed 60/20/20 split; shots are the training part."""
+    """Return the items of one part of a fixed 60/20/20 split; `shots` is the training part."""
     first, last = SHARES[part]
     return list(items[len(items) * first // 10 : len(items) * last // 10])

@@ -39,7 +39,7 @@ class Loss:
 def output_loss(
     model: nn.Module, sequences: Sequences, pad: int, batch: int = 8, told: OnItem = _silent
 ) -> Loss:
-    """Compute the loss over all output tokens."""
+    """Compute loss and accuracy over all output tokens."""
     device = next(model.parameters()).device
     total = right = tokens = 0.0
     with eval_mode(model), quick_half(model):
@@ -58,12 +58,13 @@ def output_loss(
 
 @torch.no_grad()
 def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], tokens: int) -> str:
-    """Return the greedy continuation up to the first stop string, which is excluded."""
+    """Return the greedy continuation of at most `tokens` tokens, cut before the first stop string."""
     inputs = tokenizer(prompt, return_tensors="pt").to(model.device)
     room, length = context_of(model), inputs["input_ids"].shape[1] + tokens
     if room is not None and length > room:
         raise HoldfastError(
-            f"prompt and answer take {length} tokens, the model's context is {room}; use fewer --shots"
+            f"the prompt and the answer may take {length} tokens, but the model's context is {room}; "
+            "use fewer --shots"
         )
     with eval_mode(model), quick_half(model):
         found = model.generate(
@@ -81,7 +82,7 @@ def generate(model: Any, tokenizer: Any, prompt: str, stops: Sequence[str], toke
 
 
 def context_of(model: Any) -> int | None:
-    """Return the context length from the model's config, or None."""
+    """Return the context length in the model's config, or None if it has none."""
     room = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     return int(room) if room else None
 
@@ -89,7 +90,7 @@ def context_of(model: Any) -> int | None:
 def gsm8k_exact(
     model: Any, tokenizer: Any, items: Sequence[Pair], shots: Sequence[Pair], told: OnItem = _silent
 ) -> dict[str, float]:
-    """Return the share of correct final numbers: the last one (flexible), or the one after #### (strict)."""
+    """Return the shares of correct answers: by the last number (flexible) or the one after #### (strict)."""
     before = "".join(f"{shot.prompt}{shot.answer}\n\n" for shot in shots)
     last = strict = 0
     for number, item in enumerate(items, start=1):
@@ -104,7 +105,7 @@ def gsm8k_exact(
 def mbpp_pass(
     model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: OnItem = _silent
 ) -> dict[str, float]:
-    """Return pass@1: the share of tasks whose greedy program passes all tests when run."""
+    """Return pass@1: the share of tasks whose greedily decoded program passes all tests."""
     before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
     passed = 0
     for number, item in enumerate(items, start=1):
@@ -115,6 +116,6 @@ def mbpp_pass(
 
 
 def passes(item: Program, code: str) -> bool:
-    """Return whether a program passes the tests of a task, run in the sandbox."""
+    """Run a program and the tests of a task in the sandbox; return whether it passes."""
     whole = "\n".join(["from __future__ import annotations", item.setup, code, *item.tests])
     return sandbox.run_program(whole).outcome == "passed"

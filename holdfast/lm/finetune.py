@@ -1,4 +1,4 @@
-"""Fine-tuning with the Hugging Face Trainer: optional protection, resumable, stops at a non-finite loss."""
+"""Resumable fine-tuning with the Hugging Face Trainer, with optional protection."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ SETTINGS = "finetune.json"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Training settings. The defaults are the paper's: two epochs, batch size 4."""
+    """Training settings; the default number of epochs and batch size are the paper's."""
 
     lr: float = 2e-5
     epochs: float = 2.0
     steps: int | None = None
-    """Number of optimiser steps; replaces `epochs`."""
+    """Number of optimiser steps; if set, it replaces `epochs`."""
     batch: int = 4
     accumulation: int = 1
     clip: float = 1.0
     """Maximum gradient norm; 0 disables clipping."""
     seed: int = 0
     save_every: int | None = None
-    """Steps between checkpoints; None writes none."""
+    """Steps between checkpoints; None disables them."""
 
 
 class Collapsed(HoldfastError):
@@ -66,7 +66,7 @@ class Tuned(Dataset[dict[str, Tensor]]):
 
 
 class Tuner(Trainer):
-    """A Trainer that supports sample weights and stops when the loss is NaN or infinite."""
+    """A Trainer that supports sample weights and raises Collapsed if the loss is NaN or infinite."""
 
     @override
     def compute_loss(self, model: nn.Module, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class Tuner(Trainer):
         inputs = dict(inputs)
         weights, labels = inputs.pop("weight"), inputs.pop("labels")
         losses = weights[:, None] * token_losses(model(**inputs).logits, labels)
-        tokens = kwargs.get("num_items_in_batch")  # over the whole step and all processes
+        tokens = kwargs.get("num_items_in_batch")  # of the whole step, not only of this micro-batch
         if tokens is None:
             loss = losses.sum() / (labels[:, 1:] != IGNORED).sum().clamp(min=1)
         else:
@@ -108,10 +108,11 @@ def finetune(
     on_step: Callable[[int, int, float], None] | None = None,
     save_to: Path | None = None,
 ) -> float:
-    """Train the model in place; return the mean training loss, after a resume since the checkpoint.
+    """Train the model in place; return the mean training loss.
 
-    With `recipe.save_every`, an interrupted training resumes from its last checkpoint. `save_to` saves the
-    full model, even when its weights are sharded over processes.
+    With `recipe.save_every`, an interrupted training run resumes from its last checkpoint; the mean is then
+    over the steps since. If the run was already complete, its weights are loaded, and the mean is over all
+    steps. The model is saved to `save_to`, unsharded.
     """
     arguments = TrainingArguments(
         output_dir=str(out),
@@ -149,7 +150,7 @@ def finetune(
     elif recipe.save_every:
         write_json(out / SETTINGS, _settings(recipe, train, protect))
     if last is not None and (ended := _ended(Path(last))) is not None:
-        trainer._load_from_checkpoint(last)  # training is already complete
+        trainer._load_from_checkpoint(last)  # the run is already complete
     else:
         try:
             with quick_half(model):
@@ -158,14 +159,14 @@ def finetune(
             if protect is not None:
                 protect.detach()
     if save_to is not None:
-        if trainer.is_fsdp_enabled:  # gather the shards into one model
+        if trainer.is_fsdp_enabled:  # save the full model instead of shards
             trainer.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")
         trainer.save_model(str(save_to))
     return ended
 
 
 def _ended(checkpoint: Path) -> float | None:
-    """Return the mean loss of the training if this checkpoint is its last step, otherwise None."""
+    """Return the mean loss of a training run if this checkpoint is of its last step, otherwise None."""
     state = read_json(checkpoint / "trainer_state.json")
     if state["global_step"] < state["max_steps"]:
         return None
@@ -174,7 +175,7 @@ def _ended(checkpoint: Path) -> float | None:
 
 
 def _settings(recipe: Recipe, train: Sequences, protect: Protect | None) -> dict[str, Any]:
-    """Return the settings that must be the same when a training resumes."""
+    """Return the settings that must be the same when a training run resumes."""
     held = None if protect is None else protect.settings()
     return {"recipe": asdict(recipe), "data": train.digest(), "protect": held}
 
@@ -184,13 +185,13 @@ def _same_settings(out: Path, recipe: Recipe, train: Sequences, protect: Protect
     if path.exists() and (begun := read_json(path)) != own:
         other = next(name for name in own if begun.get(name) != own[name])
         raise HoldfastError(
-            f"{out} contains a training with different settings ({other}); choose another folder, or delete "
-            "this one"
+            f"{out} contains a training run with different settings ({other}); choose another folder, or "
+            "delete this one"
         )
 
 
 class OnStep(TrainerCallback):
-    """Report the progress of a training after every step."""
+    """Call `on_step` with the step, the number of steps and the loss whenever the Trainer logs a loss."""
 
     def __init__(self, on_step: Callable[[int, int, float], None]) -> None:
         self.on_step = on_step
@@ -215,6 +216,6 @@ def sequence_losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def last_checkpoint(out: Path) -> str | None:
-    """Return the newest complete checkpoint, or None. The trainer state is written last."""
+    """Return the latest complete checkpoint, or None; a complete one has a trainer state, written last."""
     found = [path for path in out.glob("checkpoint-*") if (path / "trainer_state.json").exists()]
     return str(max(found, key=lambda path: int(path.name.rpartition("-")[2]))) if found else None

@@ -1,7 +1,6 @@
-"""Faster bfloat16 on CPUs without bfloat16 instructions: matrix products in float32, rounded once.
+"""Faster bfloat16 on CPUs for which oneDNN does not support it: matrix products in float32, then rounded.
 
-The instructions also accumulate in float32 and round the result, so the precision is the same. Without them
-this is at least ten times as fast as torch's own fallback: `python benchmarks/half.py`.
+torch's own fallback is much slower; `python benchmarks/half.py` compares them.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.a
 
 
 def has_bfloat16() -> bool:
-    """Return whether this CPU has instructions for bfloat16 matrix products."""
+    """Return whether oneDNN supports bfloat16 on this CPU."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def quick_half(model: nn.Module) -> AbstractContextManager[Any]:
-    """Return a context manager that speeds up bfloat16 passes; a no-op where it would not help."""
+    """Return a context manager that speeds up bfloat16 models on CPU; a no-op where it would not help."""
     slow = any(map(_is_half, model.parameters())) and not has_bfloat16()
     return Float32Products() if slow else nullcontext()  # type: ignore[no-untyped-call]
 
 
 class Float32Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Compute bfloat16 matrix products of CPU tensors in float32; other operations are unchanged."""
+    """Compute mm, addmm and bmm of bfloat16 CPU tensors in float32; leave other operations unchanged."""
 
     @override
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

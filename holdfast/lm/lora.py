@@ -1,8 +1,8 @@
 """Importance for LoRA adapters.
 
-The penalty on the product, Σ a (s B A)², has no proximal step in closed form. B is 0 at the start and the
-product is linear in B, so the B matrices are pulled towards 0 instead; that penalty has a closed-form step.
-A is not penalised: it has no effect while B is 0.
+A penalty on the product, Σ a (s B A)², has no closed-form proximal step, but a penalty on B alone has. So an
+importance of the base model protects only the B matrices. In a new adapter B is 0, and pulling B back to 0
+pulls the product to 0.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LORA = "lora_B."
 
 
 def on_adapters(model: nn.Module, importance: Importance) -> Params:
-    """Return the importance for a model after checking that it fits; it may include frozen weights.
+    """Check that the importance fits the model; return its values, which may include frozen weights.
 
-    For LoRA it is derived from the importance of the adapted matrices, unless it was measured on the wrapped
-    model itself.
+    For LoRA, derive those of the adapters' B from the importance of the adapted matrices, unless it was
+    measured on the wrapped model itself.
     """
     if not _is_of_base(model, importance.values):
         # Frozen weights are not protected, but must match the fingerprint too.
@@ -41,10 +41,10 @@ def on_adapters(model: nn.Module, importance: Importance) -> Params:
 
 
 def carried(model: nn.Module, values: Params) -> Params:
-    """Carry the importance of adapted matrices over to the adapters' B; return other values unchanged.
+    """Derive the importance of the adapters' B from that of the adapted matrices; return others unchanged.
 
-    For MAS, an upper bound by the chain rule: |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|; for Fisher, the same
-    formula is only a heuristic.
+    For MAS this is an upper bound by the chain rule: |∂S/∂B_or| ≤ s Σ_i |∂S/∂W_oi| |A_ri|. For Fisher the
+    same formula is only a heuristic.
     """
     if not _is_of_base(model, values):
         return values
@@ -59,13 +59,16 @@ def carried(model: nn.Module, values: Params) -> Params:
             matrix = precise(base).to(down.device)
             matrix = (
                 matrix.T if getattr(module, "fan_in_fan_out", False) else matrix
-            )  # GPT-2's Conv1D is transposed
+            )  # GPT-2's Conv1D stores it transposed
             found[name] = float(module.scaling[adapter]) * matrix @ down.T
     return found
 
 
 def matters_now(model: nn.Module, importance: Importance, data: Iterable[Mapping[str, Tensor]]) -> Params:
-    """Measure the importance for other data at the current weights, for the same weights as `importance`."""
+    """Measure the importance for other data at the current weights.
+
+    With LoRA and an `importance` of the base model, include the frozen weights that it covers.
+    """
     of_base = _is_of_base(model, importance.values)
     with _trained(_base_weights(model, importance)) if of_base else nullcontext():
         sums = SequenceSums(model, importance.card.kind, squared=importance.card.squared)
@@ -89,7 +92,7 @@ def _trained(weights: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def _is_of_base(model: nn.Module, values: Params) -> bool:
-    """Return whether the model trains LoRA adapters and the values belong to its base weights."""
+    """Return whether the model trains LoRA adapters and no trained weight has a value of its own."""
     weights = trainable(model)
     return any(LORA in name for name in weights) and not any(name in values for name in weights)
 

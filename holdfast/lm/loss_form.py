@@ -1,4 +1,4 @@
-"""The paper's form of the penalty: a term of the loss, clipped and passed through Adam's moments with it."""
+"""The paper's form of the penalty: a term of the loss, clipped and seen by the optimiser with it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class LossForm:
     def __init__(self, penalty: Callable[[], Tensor]) -> None:
         self.penalty = penalty
         self.together = 1
-        """Number of processes whose losses `Trainer` sums, when it divides by the items of all processes."""
+        """Factor by which `Trainer` multiplies a loss that is divided by the number of items of the step."""
         self._begun = False
         """Whether this step's loss already contains the penalty."""
         self._probe: Tensor | None = None
-        """A factor of 1 on the penalty; it has a gradient only if the penalty reaches the trained loss."""
+        """A factor of 1 on the penalty; it gets a gradient only if the trained loss contains the penalty."""
 
     def attach(self, model: nn.Module, optimizer: Optimizer) -> list[Any]:
         """Register hooks on the model and the optimiser; return their handles."""
@@ -37,10 +37,10 @@ class LossForm:
             return output
         if getattr(output, "loss", None) is None:
             raise HoldfastError(
-                "mode='loss' needs a model that computes its loss from labels, but this trainer computes it: "
+                "mode='loss' needs a model that returns its loss, but this one returned none: "
                 "use the proximal form, or add Protect.penalty() to your loss"
             )
-        # Trainer sums the micro-batch losses if they are divided by the items of the step; else it averages.
+        # Trainer sums the micro-batch losses if the model divides by the step's items; otherwise it averages.
         summed = kwargs.get("num_items_in_batch") is not None
         if not (summed and self._begun):
             self._begun = True
@@ -49,7 +49,7 @@ class LossForm:
         return output
 
     def _check(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Raise HoldfastError if the trainer computes its own loss and so drops the penalty."""
+        """Raise HoldfastError if the penalty was not part of the trained loss."""
         probe, self._probe, self._begun = self._probe, None, False
         if probe is None or probe.grad is None:
             raise HoldfastError(

@@ -5,8 +5,8 @@
     Trainer(model, ..., callbacks=[protect]).train()
 
 By default the penalty does not go through the loss or Adam's moments. After each optimiser step, an exact
-proximal step moves every protected weight to a point between its new value and its anchor, so training is
-stable at any strength. `mode="loss"` is the paper's form.
+proximal step moves every protected weight to a point between its new value and its anchor, so it cannot
+overshoot at any strength. `mode="loss"` is the paper's form, with the penalty in the loss.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from holdfast.storage.generations import read_tensors, write_tensors
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]
 StepSizes = Callable[..., Tensor | float]
-PIECE = 2**18  # elements per chunk on CPU: a few chunks fit into the cache
+PIECE = 2**18  # elements per chunk on CPU: a few chunks fit in the cache
 LEAST = 1e-12  # with a budget, a smaller λ counts as 0
 ON_GPU = 2**26  # elements per chunk on GPU: fewer kernel launches
 FOLDER = "_protect"  # Trainer does not push names that begin with _ to the Hub
@@ -53,10 +53,11 @@ ANCHOR, NOTE = "anchor.safetensors", "protect.json"
 
 
 class Protect(TrainerCallback):
-    """The penalty (λ/2) Σ a (θ - θ*)² on the trainable weights; θ* are their values at construction.
+    """The penalty (λ/2) Σ a (θ - θ*)² on the trainable weights; a is their normalised importance.
 
-    A callback for `transformers.Trainer` and its subclasses; use `attach` in your own training loop. With
-    LoRA the adapters' B matrices are protected (see `lora.py`).
+    θ* are the weights at construction; a resumed `Trainer` loads those of the original run. Use it as a
+    callback of `transformers.Trainer` and its subclasses, or `attach` it in your own training loop. For LoRA
+    see `lora.py`.
 
     >>> from holdfast.lm.artefact import Card
     >>> model = nn.Linear(2, 1, bias=False)
@@ -90,7 +91,9 @@ class Protect(TrainerCallback):
             if word not in get_args(known):
                 raise HoldfastError(unknown(str(word), list(get_args(known)), "option"))
         if (lam is None) == (budget is None):
-            raise HoldfastError("give lam (the strength) or budget (a limit on the penalty), not both")
+            raise HoldfastError(
+                "give either lam (the strength) or budget (the target value of ½ Σ a (θ - θ*)²)"
+            )
         if lam is not None and not lam >= 0:
             raise HoldfastError(f"lam must be 0 or more, not {lam}")
         for name, value in (("budget", budget), ("budget_rate", budget_rate), ("cap", cap)):
@@ -113,12 +116,12 @@ class Protect(TrainerCallback):
         self.weights = {name: self._kept(value, weights[name]) for name, value in scaled.items()}
         self.names = {weight: name for name, weight in weights.items()}
         self.clipped = 1.0
-        """Factor by which clipping scaled the gradients of the latest step."""
+        """Factor by which `_clip` scaled the gradients of the latest step."""
         self.loss_form = LossForm(self.penalty)
         self.mark: str | None = None
-        """Fingerprint of the anchor, once it is saved."""
+        """Fingerprint of the anchor, once it is saved or loaded."""
         self.steps = 0
-        """Number of optimiser steps so far; counted only in mode='proximal'."""
+        """Number of optimiser steps so far; counted only while the proximal step is attached."""
         self.spent = 0.0
         """½ Σ a (θ - θ*)² after the latest step; computed only with a budget."""
         self._undo = ExitStack()
@@ -131,11 +134,11 @@ class Protect(TrainerCallback):
 
     @property
     def holds(self) -> bool:
-        """Whether the penalty has any effect."""
+        """Whether λ is above 0 or a budget is set."""
         return bool(self.lam) or self.budget is not None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that must be the same when a training resumes."""
+        """Return the settings that must be the same when a training run resumes."""
         how = {"mode": self.mode, "step": self.step, "budget": self.budget, "budget_rate": self.budget_rate}
         strength = None if self.budget is not None else _for_json(self.lam)
         return how | {"lam": strength, "importance": fingerprint(self.weights)}
@@ -145,8 +148,8 @@ class Protect(TrainerCallback):
     def attach(self, model: nn.Module, optimizer: Optimizer, *, clip: float | None = None) -> Protect:
         """Protect every step of this optimiser until `detach`.
 
-        `clip` is the maximum gradient norm. Use it instead of `clip_grad_norm_`: if the gradients are clipped
-        by a factor s, the proximal step must be scaled by s too.
+        `clip` is the maximum gradient norm. Use it instead of `clip_grad_norm_`, because the proximal step
+        depends on the clipping factor.
         """
         self.detach()
         inner = getattr(optimizer, "optimizer", optimizer)  # Accelerate wraps it
@@ -156,14 +159,14 @@ class Protect(TrainerCallback):
             )
         if self.holds and any(group["lr"] is None for group in inner.param_groups):
             raise HoldfastError(
-                "this optimiser sets its own learning rate, which Protect cannot read: give it lr"
+                "this optimiser sets its own learning rate, which Protect cannot read: set its lr"
             )
-        # Wrapping may have replaced the parameter objects; FSDP2 does.
+        # Wrapping may have replaced the parameter objects, as FSDP2 does.
         self.names = {weight: plain_name(name) for name, weight in trainable(model).items()}
         if gone := sorted(self.weights.keys() - set(self.names.values())):
             raise HoldfastError(
                 f"{gone[0]} is protected, but not among the trained weights: create Protect after freezing "
-                "and wrapping (FSDP1 renames the weights and is not supported; use FSDP2)"
+                "weights and adding adapters (FSDP1 renames the weights and is not supported; use FSDP2)"
             )
         for weight, name in self.names.items():
             if name in self.weights and weight.shape != self.anchor[name].shape:
@@ -176,7 +179,7 @@ class Protect(TrainerCallback):
             self._check_shards()
         if not any(self.names.get(weight) in self.weights for weight in own):
             raise HoldfastError(
-                "the optimiser does not hold the protected weights: create Protect from the model that is "
+                "the optimiser holds none of the protected weights: create Protect from the model that is "
                 "trained, after PEFT has wrapped it"
             )
         if self.mode == "loss":
@@ -204,12 +207,12 @@ class Protect(TrainerCallback):
                 grad.mul_(self.clipped)
 
     def _check_shards(self) -> None:
-        """Raise HoldfastError for settings that sharded weights do not support."""
+        """Raise HoldfastError if the settings do not support shards or the processes' anchors differ."""
         if self.mode == "loss":
-            raise HoldfastError("mode='loss' does not support shards: leave mode at its default")
+            raise HoldfastError("mode='loss' does not support sharded weights: leave mode at its default")
         if self._device is not None:
             raise HoldfastError(
-                "device cannot be set for shards, which FSDP places: leave device at its default"
+                "device cannot be set for sharded weights, which FSDP places: leave device at its default"
             )
         if not same_everywhere(fingerprint(self.anchor)):
             raise HoldfastError(
@@ -218,7 +221,7 @@ class Protect(TrainerCallback):
             )
 
     def _follow(self) -> None:
-        """Shard anchor and importance like the weights; move them to their devices unless `device` is set."""
+        """Shard anchor and importance like the weights; unless `device` is set, move them to the weights."""
         for weight, name in self.names.items():
             for kept in (self.anchor, self.weights):
                 if name in kept:
@@ -231,7 +234,7 @@ class Protect(TrainerCallback):
 
     @torch.no_grad()
     def _pull(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Apply the proximal step to every protected weight."""
+        """Apply the proximal step to every protected weight; with a budget, update λ."""
         spent, rounding = Total(), Rounding(self.steps)
         self.steps += 1
         if skipped(optimizer):
@@ -248,10 +251,9 @@ class Protect(TrainerCallback):
             self.lam = followed(self.lam, self.spent / self.budget, self.budget_rate)
 
     def _step_of(self, optimizer: Optimizer, weight: Tensor, group: Any) -> tuple[StepSizes, bool]:
-        """Return a function for the step size r of a weight, and whether clipping scales r.
+        """Return a function for the step size r of a weight, and whether to scale r by the clipping factor.
 
-        It does for Adam's own r and for SGD, but not for the learning rate under Adam, whose step length does
-        not depend on the scale of the gradient.
+        It is scaled for Adam's own r and for SGD, but not where other optimisers use the learning rate as r.
         """
         state = {key: local(value) for key, value in optimizer.state.get(weight, {}).items()}
         if "step" in state:  # read once: on a GPU this synchronises
@@ -268,9 +270,9 @@ class Protect(TrainerCallback):
         return partial(step_sizes, state, group, adam=own), scales
 
     def _pull_one(self, name: str, weight: Tensor, r: StepSizes, factor: float, rounding: Rounding) -> float:
-        """Apply the proximal step to one weight; return its share of the budget, 0 without one.
+        """Apply the proximal step to one weight; return its ½ Σ a (θ - θ*)², or 0 without a budget.
 
-        Works in chunks: temporary tensors stay in the CPU cache, which is three times as fast.
+        It works in chunks, so that temporary tensors stay in the CPU cache.
         """
         own, spent = local(weight), []
         kept = local(self.anchor[name]), local(self.weights[name])
@@ -349,23 +351,23 @@ class Protect(TrainerCallback):
         self.detach()
 
     def _resume(self, out: Path, step: int) -> None:
-        """Load the anchor and importance of the original training.
+        """Load the anchor and importance of the original run; with a budget, also λ.
 
-        A resumed Trainer has already loaded the checkpoint, so the current weights are not the anchor. For
-        LoRA the importance depends on the random initial adapters.
+        This Protect may have been created from trained weights. For LoRA the importance also depends on the
+        random initial adapters.
         """
         noted = read_json(out / NOTE) if (out / NOTE).exists() else {"lam": {}}
         if str(step) not in noted["lam"]:
             raise HoldfastError(
-                f"{out} has no protected training at step {step}: resume in the original folder, start "
-                "again, or train without protection"
+                f"{out} has no record of a protected training run at step {step}: resume in the original "
+                "folder, start again, or train without protection"
             )
         if self.budget is not None:
             self.lam = float(noted["lam"][str(step)])
         tensors, self.mark = read_tensors(out / ANCHOR)
         if self.mark != noted["anchor"]:
             raise HoldfastError(
-                f"{out / ANCHOR} is not the anchor of this training; start again in another folder"
+                f"{out / ANCHOR} is not the anchor of this training run; start again in another folder"
             )
         for saved, kept in ((tensors["anchor"], self.anchor), (tensors["weights"], self.weights)):
             kept.update({name: saved[name].to(value.device, value.dtype) for name, value in kept.items()})
@@ -392,8 +394,8 @@ class Protect(TrainerCallback):
     ) -> Protect:
         """Create a Protect with the modified importance α' (equations 4 and 5 of the paper).
 
-        `train` fine-tunes the model in place without protection. Then the importance for the new task is
-        measured on `data`, and the weights are restored.
+        `train` must fine-tune the model in place without protection. Then the importance for the new task
+        is measured on `data`, and the weights are restored.
         """
         start, past = snapshot(model), on_adapters(model, importance)
         try:
@@ -418,8 +420,8 @@ def _for_json(lam: float) -> float | str:
 def followed(lam: float, share: float, rate: float) -> float:
     """Return the next λ for a budget, given the share of it that is used.
 
-    λ is multiplied by the share, limited to [½, 2], to the power of `rate`. If λ is 0, the next λ is the
-    share minus 1, or 0 if that is negative.
+    λ is multiplied by the share, clamped to [½, 2] and raised to the power `rate`. From a λ below LEAST, the
+    next λ is the share minus 1, or 0 if that is negative.
     """
     if lam < LEAST:
         return max(0.0, share - 1.0)
@@ -427,7 +429,7 @@ def followed(lam: float, share: float, rate: float) -> float:
 
 
 def pieces(tensor: Tensor) -> Iterator[Any]:
-    """Yield indices that split a tensor along its first dimension into chunks of similar size."""
+    """Yield indices that split a tensor into chunks along its first dimension."""
     if not tensor.dim():
         yield ...
         return

@@ -1,8 +1,8 @@
 """Stochastic rounding to bfloat16, so that small steps are not lost.
 
-bfloat16 has eight significant bits: a step below 1/512 of a weight always rounds back to the old value.
-Stochastic rounding is correct on average, and the result stays between the old value and the anchor, since
-both are representable.
+bfloat16 has eight significant bits: rounding to nearest always discards a step below 1/512 of a weight.
+Stochastic rounding is correct on average. The result stays between the weight and its anchor if the anchor
+is representable in bfloat16.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CUT = 16  # bits of a float32 that a bfloat16 does not have
 
 
 class Rounding:
-    """Round the results of one step; seeded by the step, so equal in every process and after a resume."""
+    """Round the results of one step; the step is the seed, so that all processes and resumed runs agree."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -40,7 +40,7 @@ class Rounding:
 
 
 def near(u: Tensor, anchor: Tensor) -> Tensor:
-    """Return the anchor, but u itself where u rounds to the anchor's stored lower-precision value.
+    """Return the anchor; if it is stored in lower precision than u, return u where u rounds to it.
 
     This keeps weights from being pulled by a mere rounding error of the anchor.
     """

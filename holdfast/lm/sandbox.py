@@ -3,8 +3,8 @@
 Where the system supports it, the program runs in its own mount, pid, network and IPC namespaces, without
 capabilities: as nobody if root starts it, otherwise in its own user namespace. The file system is read-only
 except for a temporary directory. Time, memory, processes and file sizes are limited. When the program ends
-or times out, all processes in its pid namespace are killed. Without namespaces, root runs nothing, and other
-users have only the limits.
+or times out, all processes in its pid namespace are killed. Without namespaces, root cannot run programs, and
+for other users only the limits apply.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Outcome = Literal["passed", "failed", "timed out"]
 NOBODY = 65534
 PYTHON = ".python"
 MEGABYTE = 2**20
-LOUD = MEGABYTE  # maximum output in bytes; a program that prints more has failed
+LOUD = MEGABYTE  # bytes of output at which a program is killed
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a program and its last line of output."""
+    """The outcome of a program and its last line of output, empty after a timeout."""
 
     outcome: Outcome
     said: str = ""
@@ -71,7 +71,7 @@ exec(compile(code, "<program>", "exec"), {"__name__": "program"})
 
 
 def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
-    """Run a program; it passes if it reaches its last line and exits without an error."""
+    """Run a program; it passes if it runs to its end and exits without an error."""
     place = Path(tempfile.mkdtemp(prefix="holdfast-sandbox-"))
     place.chmod(0o777)
     isolated = namespaces()
@@ -81,7 +81,7 @@ def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
             "programs are not run as root without namespaces; run as another user, or allow unshare"
         )
     numbers = [int(limits.seconds + 1), limits.memory, limits.processes, limits.file]
-    # The sandbox user may not have access to the interpreter, so it is mounted into the program's directory.
+    # The sandbox user may not have access to Python, so it is mounted into the program's directory.
     home = place / PYTHON if isolated else Path(sys.base_prefix)
     python = home / Path(os.path.realpath(sys.executable)).relative_to(os.path.realpath(sys.base_prefix))
     child = [str(python), "-I", "-B", "-S", "-c", CHILD, *map(str, numbers)]
@@ -121,7 +121,7 @@ def run_program(code: str, limits: Limits = Limits()) -> Result:  # noqa: B008
 
 
 def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> bytes | None:
-    """Return the output of a program, about LOUD bytes at most; None if it times out."""
+    """Send the code to a process; return its output, cut off at about LOUD bytes, or None after a timeout."""
     assert process.stdin is not None
     assert process.stdout is not None
     until = time.monotonic() + seconds
@@ -148,9 +148,9 @@ def _listen(process: subprocess.Popen[bytes], code: bytes, seconds: float) -> by
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the session and the first process of the pid namespace, which ends all others in it.
+    """Kill the process group and the first process of the pid namespace, which ends all others in it.
 
-    The session alone is not enough: a program may have left it, and `unshare --kill-child` does not reach a
+    The group alone is not enough: a program may have left it, and `unshare --kill-child` does not reach a
     child that has changed its user.
     """
     for first in _children(process.pid) if process.poll() is None else ():
@@ -176,9 +176,9 @@ def _children(parent: int) -> list[int]:
 
 
 def _mounts(place: Path) -> list[str]:
-    """Return a command that makes all mounts read-only except a small tmpfs, and mounts a new /proc.
+    """Return a command prefix that makes all mounts but a small tmpfs read-only, and mounts a new /proc.
 
-    The script stops at the first failure, so that no program runs with less protection.
+    The script fails rather than run a program with less protection.
     """
     script = """
 set -e
@@ -201,7 +201,7 @@ exec setpriv $SANDBOX_USER --no-new-privs --bounding-set=-all --inh-caps=-all "$
 
 @cache
 def namespaces() -> tuple[str, ...]:
-    """Return the command prefix that creates the namespaces; empty if the system does not support them."""
+    """Return the command prefix that creates the namespaces, or () if the system does not support them."""
     unshare = shutil.which("unshare")
     if unshare is None or shutil.which("setpriv") is None:
         return ()

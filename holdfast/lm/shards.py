@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor, Placement, distribute_tensor
 
 
 def sharded(weight: Tensor) -> bool:
-    """Return whether a weight is sharded over several processes."""
+    """Return whether a tensor is sharded, that is, a DTensor."""
     return isinstance(weight, DTensor)
 
 
 def cut_like(value: Tensor, weight: Tensor) -> Tensor:
-    """Shard a tensor like a weight; every process must hold the full tensor."""
+    """Shard a tensor like a weight, if needed; every process must hold the full tensor."""
     if not isinstance(weight, DTensor) or isinstance(value, DTensor):
         return value
     where = value.to(weight.device)
@@ -25,7 +25,7 @@ def cut_like(value: Tensor, weight: Tensor) -> Tensor:
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return the full tensor. A collective operation: every process must call it."""
+    """Return the full tensor. For a sharded one, every process must call this: a collective operation."""
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
@@ -37,7 +37,7 @@ def same_everywhere(mark: str) -> bool:
 
 
 def local(value: Any) -> Any:
-    """Return this process's shard of a tensor, sharing its memory; other values unchanged."""
+    """Return this process's shard of a tensor, sharing its memory; return other values unchanged."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
@@ -71,4 +71,4 @@ class Total:
 
 def plain_name(name: str) -> str:
     """Return a weight's name without the parts added by DDP, torch.compile and activation checkpointing."""
-    return name.removeprefix("module.").replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "").removeprefix("module.")

@@ -24,7 +24,7 @@ STRICT = re.compile(r"#### (-?[0-9.,]+)")
 
 
 def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
-    """Return GSM8K's problems as `Question: ... Answer:`."""
+    """Return one part of GSM8K; the prompts are `Question: ...` and `Answer:` on two lines."""
     path = _there(folder / "gsm8k" / ("test.jsonl" if part == "test" else "train.jsonl"), GSM8K)
     rows = [_text_fields(place, row, "question", "answer") for place, row in jsonl_rows(path)]
     pairs = [Pair(f"Question: {question}\nAnswer:", f" {answer}") for question, answer in rows]
@@ -33,13 +33,13 @@ def gsm8k(folder: Path, part: AbilityPart) -> list[Pair]:
 
 
 def final_number(text: str, *, strict: bool = False) -> str | None:
-    """Return the last number of an answer, or with `strict` the first number after `####`."""
+    """Return the last number of an answer, or with `strict` the first after `####`; None if it has none."""
     found = STRICT.findall(text)[:1] if strict else NUMBER.findall(text)[-1:]
     return plain_number(found[0]) if found else None
 
 
 def plain_number(text: str) -> str:
-    """Remove thousands separators, dollar signs and a final full stop."""
+    """Remove commas, dollar signs and a final full stop."""
     return re.sub(r"[,$]", "", text).removesuffix(".")
 
 
@@ -88,12 +88,12 @@ def programs(folder: Path, part: AbilityPart) -> list[Program]:
 
 
 def mbpp(folder: Path, part: AbilityPart) -> list[Pair]:
-    """Return MBPP's tasks and solutions; the prompts omit the tests."""
+    """Return the tasks and solutions of one part of MBPP; the prompts omit the tests."""
     return [Pair(f"{one.text}\n", one.code) for one in programs(folder, part)]
 
 
 def code_of(said: str) -> str:
-    """Extract the program from an answer: inside a leading code fence, otherwise up to the first fence."""
+    """Extract the program from an answer: from inside a leading code fence, otherwise before any fence."""
     before, fence, after = said.partition("```")
     if not fence or before.strip():
         return before

@@ -35,7 +35,10 @@ class Pair:
 
 
 def read_pairs(path: Path | str) -> list[Pair]:
-    """Read the pairs of a JSONL file or of `hf:owner/name`; FIELDS has the allowed pairs of field names."""
+    """Read the pairs of a JSONL file, or of the train split (otherwise the first) of `hf:owner/name`.
+
+    FIELDS has the allowed pairs of field names.
+    """
     rows: Iterable[Placed]
     if str(path).startswith(HUB):
         parts = dict(hub_parts(str(path)))
@@ -93,7 +96,7 @@ class Sequences:
         return (self[number] for number in range(len(self)))
 
     def digest(self) -> str:
-        """Return the hash of repr((ids, starts)) as nested tuples, computed incrementally to save memory."""
+        """Return a hash of the token ids and starts, computed incrementally to save memory."""
         total, comma = hashlib.sha256(b"(("), b""
         for ids in self.ids:
             total.update(comma + repr(tuple(ids)).encode())
@@ -110,7 +113,10 @@ class Sequences:
 
 
 def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
-    """Tokenise prompt, answer and end-of-text token, truncated to `max_tokens`; drop prompts without room."""
+    """Tokenise prompts and answers with an end-of-text token, and truncate them to `max_tokens`.
+
+    Pairs whose prompt leaves no room for an answer are dropped.
+    """
     ids, starts, cut, dropped = [], [], 0, 0
     for pair in pairs:
         prompt = tokenizer(pair.prompt, add_special_tokens=True)["input_ids"]
@@ -129,7 +135,7 @@ def encode(pairs: Sequence[Pair], tokenizer: Any, max_tokens: int) -> Sequences:
 
 
 def collate(rows: Sequence[Mapping[str, Tensor]], pad: int) -> dict[str, Tensor]:
-    """Return a padded batch. The mask marks the padding: the pad token may also occur in the text."""
+    """Return a padded batch with an attention mask, since the pad token may also occur in the text."""
     longest = max(len(row["input_ids"]) for row in rows)
 
     def padded(name: str, fill: int) -> Tensor:

@@ -35,7 +35,7 @@ def check_values(values: Params, weights: Mapping[str, Tensor]) -> None:
 
 
 def normalised(values: Params, how: Normalise = "global", cap: float | None = CAP) -> Params:
-    """Return a = min(α / mean α, cap), the mean over all weights or each tensor; `none` does not divide."""
+    """Return min(α / mean α, cap), with the mean of all weights or of each tensor; `none` does not divide."""
     if how == "none":
         scaled = {name: precise(value) for name, value in values.items()}
     else:

@@ -1,1 +1,1 @@
-"""Pure functions of tensors and values: the paper's equations, losses and metrics."""
+"""The paper's equations, losses and metrics, and functions for weights by name."""

@@ -42,7 +42,7 @@ def cutoff(rho: Tensor, fraction: float = 0.8) -> float:
 def modulate(
     alpha_past: Tensor, rho: Tensor, tau: float, up: float, down: float, strategy: Strategy = "balance"
 ) -> Tensor:
-    """Equation 5: α' holds fast (λ_up) where ρ > τ and lets go (λ_down) elsewhere.
+    """Equation 5: α' = λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere.
 
     `balance` is the paper's CF-KT balance; `cf` (CF focus) and `kt` (KT focus) change one side only and
     leave α_{k-1} on the other.
@@ -55,7 +55,7 @@ def modulate(
 
 
 def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
-    """Return the bounds of λ_up: 1/τ (at most 20), so that λ_up ρ > 1 where ρ > τ, and λ_max/λ if larger."""
+    """Return the bounds of λ_up: 1/τ (at most 20), and the larger of that and λ_max/λ."""
     lowest = 1 / max(tau, TAU_FLOOR)
     return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
 

@@ -173,5 +173,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def percent(value: float | None) -> str:
-    """Return a score in percent, as the paper prints it."""
+    """Return a score in percent, as the paper prints it; "-" for None."""
     return "-" if value is None else f"{100 * value:.2f}"

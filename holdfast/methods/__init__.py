@@ -1,4 +1,4 @@
-"""METHODS: the registry of methods. A new method is one file and one line here."""
+"""METHODS: the registry of methods. A new method needs a file, an import and an entry here."""
 
 from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS

@@ -49,13 +49,13 @@ class AdaBOP(Method):
 
     lam_s: float = setting(0.03, "strength for layers related to the previous task", least=0, below=math.inf)
     lam_l: float = setting(0.08, "strength for the others; both 0: no projection", least=0, below=math.inf)
-    eps: float = setting(0.002, "correlation above which a layer is related", least=0)
+    eps: float = setting(0.002, "correlation above which a layer counts as related", least=0)
     mass: float = setting(
         4000.0,
         "weight of the mean moment relative to I, in tokens; at 1 the paper's strengths let everything pass",
         least=0,
     )
-    tau: float = setting(10.0, "largest kept eigenvalue in multiples of the smallest", least=1)
+    tau: float = setting(10.0, "largest kept eigenvalue, in multiples of the smallest", least=1)
     selection: Selection = setting(
         "ratio", "kept vectors: ratio (tau), fraction (the paper) or soft (all, scaled)"
     )
@@ -64,7 +64,7 @@ class AdaBOP(Method):
         "plain", "correlation as published, or independent of the gradients' scale"
     )
     normalize: bool = setting(
-        True, "divide the projector by its norm, as published; false keeps the step size"
+        True, "divide the projector by its norm, as published (not with selection=soft)"
     )
 
     moments: Params = field(default_factory=dict, init=False, repr=False)
@@ -73,7 +73,7 @@ class AdaBOP(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Correlate with the previous task, choose each layer's λ, and project every update."""
+        """Choose each layer's λ and project every update; train freely without a past or with both λ at 0."""
         now = self.starting_gradients(learner)
         if not self.moments or (self.lam_s == 0 and self.lam_l == 0):
             return Training(self.lr)
@@ -97,7 +97,7 @@ class AdaBOP(Method):
         return P / torch.linalg.norm(P) if self.normalize and self.selection != "soft" else P
 
     def starting_gradients(self, learner: LearnerView) -> Params:
-        """Return the mean gradient of the task at its start weights: one pass, shared by all trials."""
+        """Return the mean gradient of the task loss at the start weights: one pass, shared by all trials."""
         size = learner.settings.batch_size
 
         def compute() -> Params:
@@ -109,7 +109,7 @@ class AdaBOP(Method):
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Pool the second moments of all inputs so far; every token counts the same."""
+        """Store the task's gradients; pool the second moments of all inputs, weighting tokens equally."""
         self.gradients = self.starting_gradients(learner)
         size = learner.settings.batch_size
         learner.count("moments", forward=learner.batches, backward=0)
@@ -122,7 +122,7 @@ class AdaBOP(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search for the learning rate, (λ_s, λ_l) and ε, on the paper's grid, by validation score."""
+        """Search for the learning rate and, where they have an effect, for (λ_s, λ_l) and ε."""
         searched = self.moments and self.selection != "fraction"
         grid = search.unfixed(GRID if searched else [{}], learner.fixed)
         every = learner.settings.grids == "product"
@@ -130,7 +130,7 @@ class AdaBOP(Method):
 
     @override
     def cautions(self, scenario: str) -> list[str]:
-        """Warn that selection=fraction ignores λ: it changes neither eigenvectors nor their order."""
+        """Add a warning for selection=fraction: λ changes neither the eigenvectors nor their order."""
         inert = (
             "with selection=fraction, lam_s, lam_l and eps have no effect: only the learning rate is searched"
         )

@@ -19,7 +19,7 @@ from holdfast.methods.quadratic import Quadratic
 from holdfast.methods.search import Choice, Decision
 from holdfast.steps.proximal import Pull
 
-FIRST = 0.01  # point of the λ_a grid
+FIRST = 0.01  # first point of the λ_a grid
 OFF: Choice = {"lam": 0.0, "lam_a": 0.0}
 
 
@@ -31,7 +31,7 @@ def lam_a() -> Any:
 
 
 def auxiliary_plan(lam_a: float, learner: LearnerView, plain_plan: Plan) -> Plan:
-    """Search for λ without the auxiliary network, then for λ_a upwards from 0.01 until the score gains."""
+    """Search for λ without the auxiliary network, then, unless it is set, upwards for a λ_a that gains."""
     plain = yield from plain_plan
     lam = plain.trial.choice["lam"]
 
@@ -72,7 +72,7 @@ class ANCLMAS(Quadratic):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Pull towards both networks. The auxiliary one is the look-ahead; its importance is never pooled."""
+        """Pull towards θ_{k-1} and, if λ_a > 0, towards the look-ahead, whose importance is never pooled."""
         pulls = {"penalty": Pull(learner.start, self.alpha, self.lam)}
         if self.alpha and self.lam_a > 0:
             weights = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
@@ -86,7 +86,7 @@ class ANCLMAS(Quadratic):
 
     @override
     def shared_as(self) -> dict[str, Any] | None:
-        """Share trainings without the auxiliary network: they are plain pulls."""
+        """Share plain pulls: without the auxiliary network, and with no estimator that observes training."""
         pull = None if self.lam_a > 0 else quadratic.plain_pull(self)
         return None if pull is None else quadratic.shared_pull(self, ANCLMAS, pull)
 
@@ -97,7 +97,7 @@ class ANCLLWF(LwF):
 
     Equation: L = L_task(θ) + λ KD_past(z, z_{k-1}) + λ_a KD_new(z, z_aux)
     Paper: Kim, Noci, Orvieto, Hofmann, CVPR 2023
-    Cost: E_aux·b + E·(b + b + b), two more forwards for the two teachers
+    Cost: E_aux·b + E·(b + b + b), two more forward passes, one per teacher
     Two tasks: E1·b1 + E2_aux·b2 + E2·(b2 + b2)
     Extras: E2·b2, the second teacher
     """
@@ -108,7 +108,7 @@ class ANCLLWF(LwF):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Learn from both teachers; if domain-incremental, both teach all labels."""
+        """Learn from the old model and, if λ_a > 0, from the auxiliary network."""
         teachers = self.teachers(learner)
         if learner.past_rows and self.lam_a > 0:
             head = learner.model.head

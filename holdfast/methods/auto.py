@@ -33,12 +33,12 @@ class Auto(LA):
     """slda while the frozen encoder is good enough, la+slda where one look-ahead shows that it is not.
 
     The trunk moves only if the frozen head's cross-validated score on the task is lower, by more than a
-    standard error, than thr times the score of one look-ahead training under the same head. Trainings that do
-    not fit in the budget of seconds are not tried; the decision then says so.
+    standard error, than thr times the score of one look-ahead under the same head. Training runs that do not
+    fit in the budget of seconds are not tried; the decision then says so.
 
     Equation: frozen if F_cv + SE >= thr · F_la, otherwise as la+slda
     Paper: the paper's threshold rule, made cheap
-    Cost: b, one look at each sentence, where the frozen encoder is good enough; otherwise as la+slda
+    Cost: b, one forward pass over each sentence, if the frozen encoder is good enough; else as la+slda
     Two tasks: b1 + b2
     Extras: none while frozen; otherwise those of la+slda
     Keeps: n_k, s_k and S_k of every label; once the trunk has moved also α
@@ -53,7 +53,7 @@ class Auto(LA):
     shrinkage: float | None = knobs.shrinkage()
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
-    seconds: float = setting(60.0, "budget in seconds for trainings on one task; 0: stay frozen", least=0)
+    seconds: float = setting(60.0, "budget in seconds for training runs on one task; 0: stay frozen", least=0)
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
@@ -71,7 +71,7 @@ class Auto(LA):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Stay frozen, or look ahead once and decide; then search as la+slda does while time allows."""
+        """Stay frozen or look ahead once; if that gains enough, search as la+slda does while time allows."""
         began = time.monotonic()
         still: Trial = yield over_slda.STILL
 
@@ -83,7 +83,7 @@ class Auto(LA):
         frozen, error = cross_validated(learner, still)
         share = search.share_to_keep(self.thr, learner.scenario)
         if frozen + error >= share:
-            return stay("no training could be better by enough", frozen=frozen)
+            return stay("training could not improve on it enough", frozen=frozen)
         if not learner.model.adaptable:
             return stay("this encoder has no adapters to train", frozen=frozen)
         each = seconds_of_a_training(learner, task)
@@ -94,7 +94,7 @@ class Auto(LA):
         gold = yield {"lr": rates[len(rates) // 2], "lam": 0.0}
         notes = {"frozen": frozen, "gold": gold.score}
         if frozen + error >= share * gold.score:
-            return stay("a look-ahead was not better by enough", **notes)
+            return stay("a look-ahead did not improve on it enough", **notes)
         decision = yield from self.within(began, each, super().plan(learner, task), still, gold)
         why = f"a look-ahead reached {100 * gold.score:.1f} where frozen features reach {100 * frozen:.1f}"
         if math.isfinite(decision.trial.choice["lam"]):
@@ -103,10 +103,10 @@ class Auto(LA):
         return stay("out of time" if late else "frozen features keep enough of the validation score", **notes)
 
     def within(self, began: float, longest: float, plan: Plan, still: Trial, gold: Trial) -> Plan:
-        """Run a search while the longest training so far still fits in the budget.
+        """Run a search while a training run as long as the longest so far fits in the budget.
 
-        Then take the best training that holds the past and beats the unchanged trunk; if there is none, the
-        unchanged trunk, or on the first task the look-ahead.
+        If time runs out, take the best run that holds the past and beats the unchanged trunk. If there is
+        none, take the look-ahead on the first task, the unchanged trunk on later ones.
         """
         made: list[Trial] = []
         try:
@@ -128,7 +128,7 @@ class Auto(LA):
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Measure importance, which costs as much as an epoch, only if the trunk has ever moved."""
+        """Measure importance, which costs as much as an epoch, only if the trunk moves or α exists."""
         if self.moves or self.alpha:
             super().consolidate(learner, task)
 
@@ -142,7 +142,7 @@ def cross_validated(learner: LearnerView, still: Trial) -> tuple[float, float]:
 
 
 def seconds_of_a_training(learner: LearnerView, task: Task) -> float:
-    """Estimate the seconds that a training takes from the time to embed a few sentences."""
+    """Estimate the seconds of a training run of all epochs from the time to embed a few sentences."""
     texts = task.train.texts[:PROBE]
     started = time.monotonic()
     learner.model.embed(texts)

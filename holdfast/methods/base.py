@@ -1,6 +1,6 @@
 """Method: five hooks around one training loop, each with a default.
 
-The base class is sequential fine-tuning (SEQ). With `reduces_to_seq`, strengths of 0 give it exactly.
+The base class is sequential fine-tuning (SEQ). If `reduces_to_seq` is True, strengths of 0 give it exactly.
 To write a method, read this file and one example: `mas.py` with its parent in `quadratic.py`, or `la.py`.
 """
 
@@ -47,13 +47,13 @@ def _run(model: nn.Module, batch: Batch) -> Output:
 
 @dataclass(frozen=True)
 class Training:
-    """Definition of one training: the loss, the optimiser steps and the state that comes with them."""
+    """Definition of one training run: the loss, the optimiser steps and the state that comes with them."""
 
     lr: float
     terms: Mapping[str, Term] = field(default_factory=dict)
     """Terms added to the task loss, by name."""
     around_step: tuple[Callable[[Optimizer, Weights], None], ...] = ()
-    """Functions that add hooks to the optimiser's step, in this order: pulls, projections, observers."""
+    """Functions, called in order, that add hooks to the optimiser's step."""
     optimizer: Callable[[Weights], Optimizer] | None = None
     """Factory of the optimiser; by default AdamW without weight decay."""
     forward: Callable[[nn.Module, Batch], Output] = _run
@@ -61,7 +61,7 @@ class Training:
     begin: Params | None = None
     """Initial weights, if not those of the task's start."""
     carried: dict[str, Params] = field(default_factory=dict)
-    """State that changes during training. It is restored with the weights of the best epoch."""
+    """State that changes during training. It is restored to the best epoch together with the weights."""
 
     def losses(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of the loss, to be summed; "task" is the task loss."""
@@ -94,7 +94,7 @@ class LearnerView(Protocol):
 
     @property
     def start(self) -> Params:
-        """θ_{k-1}: the weights that every training of the task starts from, with rows for new labels."""
+        """θ_{k-1}: the weights that every training run of the task starts from, with rows for new labels."""
 
     @property
     def train(self) -> Examples:
@@ -116,19 +116,19 @@ class LearnerView(Protocol):
         """Return the learning rates to try: a grid, or the one rate that the user has set."""
 
     def look_ahead(self, task: Task, lr: float) -> Trial:
-        """Train with the task loss only, to see where the task alone would take the weights."""
+        """Return a trial with the task loss only, which shows where the task alone takes the weights."""
 
     def using(self, trial: Trial) -> AbstractContextManager[Mapping[str, Any]]:
-        """Run a block with the weights and head memory of a trial; yield the method's state after it."""
+        """Run a block with the weights and head memory of a trial; yield the trial's method state."""
 
     def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
-        """Compute once what trials (of one learning rate) share; drop the result when the task ends."""
+        """Compute something that trials share once per task, or once per learning rate if `lr` is given."""
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Count passes over the data, in batches."""
 
     def start_here(self) -> None:
-        """Make every training of the task start from the current model and method."""
+        """Make every further training run of the task start from the current model and method."""
 
 
 @dataclass
@@ -168,11 +168,11 @@ class Method:
     # ---- the hooks --------------------------------------------------------------------------------------
 
     def curriculum(self, stream: Stream) -> Stream:
-        """Return the stream to learn, in order."""
+        """Return the stream to learn."""
         return stream
 
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Return the training of a task with these hyper-parameters, without changing anything."""
+        """Return the definition of a training run on a task; leave the method's state unchanged."""
         return Training(self.lr)
 
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
@@ -183,7 +183,7 @@ class Method:
         return P.snapshot(learner.model)
 
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Update the state with what the next task needs."""
+        """Update the state, and if necessary the weights, at the end of a task."""
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for hyper-parameters: yield choices, receive trials, return the decision."""
@@ -198,15 +198,15 @@ class Method:
 
     @property
     def moves(self) -> bool:
-        """Whether a training with these hyper-parameters changes any weight; if not, it is skipped."""
+        """Whether a training run with these hyper-parameters changes any weight; if not, it is skipped."""
         return True
 
     # ---- description ------------------------------------------------------------------------------------
 
     def shared_as(self) -> dict[str, Any] | None:
-        """Return what determines this training if other methods make the same one, otherwise None.
+        """Return what determines this training run if other methods may make the same one, otherwise None.
 
-        Runs of one study share such trainings.
+        The experiments of one study share it.
         """
         return {"lr": self.lr} if type(self) is Method else None
 
@@ -236,11 +236,11 @@ class Method:
         return fields_of(cls)
 
     def hparams(self) -> dict[str, Any]:
-        """Return the values of the hyper-parameters as JSON."""
+        """Return the hyper-parameters as JSON values."""
         return {name: to_json(getattr(self, name)) for name in self.hyper_parameters()}
 
     def set(self, **values: Any) -> None:
-        """Set hyper-parameters, from Python values or from JSON."""
+        """Set hyper-parameters from Python or JSON values."""
         check(type(self), read := from_json(type(self), values))
         for name, value in read.items():
             setattr(self, name, value)
@@ -261,13 +261,13 @@ class Method:
             setattr(self, name, _copied(state[name]))
 
     def grow(self, rows: Params) -> None:
-        """Append new head rows to every `Params` of the state."""
+        """Append new head rows to the state of kind "weights" or "zeros"."""
         for name, kind in self.state.items():
             if kind in ("weights", "zeros"):
                 setattr(self, name, P.grow(getattr(self, name), rows, zero=kind == "zeros"))
 
     def shrink(self, row: int) -> None:
-        """Remove a head row from every `Params` of the state."""
+        """Remove a head row from the state of kind "weights" or "zeros"."""
         for name, kind in self.state.items():
             if kind in ("weights", "zeros"):
                 setattr(self, name, P.without_row(getattr(self, name), row))

@@ -18,9 +18,9 @@ COMPUTED = "its head is computed, not trained"
 
 @dataclass
 class ClosedForm(Method):
-    """A frozen encoder under a head computed from sums: one look at each sentence, nothing is overwritten.
+    """A frozen encoder under a head computed from sums, in one forward pass over each sentence.
 
-    Cost: b, one look at each sentence
+    Cost: b, one forward pass over each sentence
     Two tasks: b1 + b2
     Extras: none
     """

@@ -23,7 +23,9 @@ class EWC(Quadratic):
     Extras: b2, the last consolidation; with labels=expected C-1 more passes per measurement
     """
 
-    labels: FisherLabels = setting("true", "labels of the Fisher: true, sample (from the model) or expected")
+    labels: FisherLabels = setting(
+        "true", "labels of the Fisher information: true, sample (from the model) or expected"
+    )
 
     @override
     def estimator(self) -> Estimator:

@@ -28,9 +28,9 @@ class FirstSLDA(ClosedForm):
 
     Equation: L = L_task(θ) on task 1, θ fixed afterwards; scores as in slda
     Paper: first-session adaptation (Panos et al., ICCV 2023) under streaming discriminant analysis
-    Cost: b, one look at each sentence
+    Cost: b, one forward pass over each sentence
     Two tasks: E1·b1 + b2
-    Extras: b1 + b1, features before and after the first training
+    Extras: b1 + b1, features before and after the trunk moves
     Keeps: n_k, s_k and S_k of every label: d(d+3)/2 + 1 numbers each
     """
 
@@ -47,7 +47,7 @@ class FirstSLDA(ClosedForm):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search for the learning rate on the first task, if it can be trained on; then nothing moves."""
+        """Search for the learning rate on the first task, if it can be trained on; otherwise move nothing."""
         if learner.tasks_seen or not can_train(task):
             return Decision((yield {"lr": 0.0}))
         return Decision((yield from best_rate(learner.rates(), {})))

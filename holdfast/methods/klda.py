@@ -26,8 +26,8 @@ class KLDA(ClosedForm):
     """
 
     features: int = setting(2000, "D, number of random features", least=1, below=100_001)
-    widths: tuple[float, ...] = setting(WIDTHS, "values of c tried on the first task", above=0)
-    combine: Combine = setting("best", "widths used: the best on validation data, or the average of all")
+    widths: tuple[float, ...] = setting(WIDTHS, "values of c, one kernel width each", above=0)
+    combine: Combine = setting("best", "widths used: the best on validation data, or all, averaged")
     draws: int = setting(1, "draws of Ω whose probabilities are averaged", least=1)
     shrinkage: float | None = setting(
         None, "shrinkage of the covariance, in (0, 1]; none: chosen on validation data", least=1e-6, most=1

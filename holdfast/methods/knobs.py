@@ -10,7 +10,7 @@ from holdfast.importance.estimators import EstimatorName
 
 def lam() -> Any:
     """Declare λ, the strength of the hold."""
-    return setting(0.0, "strength of the hold on the past; 0: none", least=0)
+    return setting(0.0, "strength of the penalty; 0: none", least=0)
 
 
 def thr() -> Any:

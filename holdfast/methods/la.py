@@ -26,8 +26,8 @@ from holdfast.steps.proximal import Pull
 class LA(Method):
     """LA-MAS: look ahead at what a task needs, then hold the weights that the past needs more.
 
-    Before task k, a throw-away training finds α_la, the importance for the new task. Where the past's share
-    ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere it is lowered (λ_down).
+    Before task k, a throw-away training run finds α_la, the importance for the new task. Where the past's
+    share ρ = α_{k-1}/(α_{k-1} + α_la) is high the penalty is raised (λ_up), elsewhere it is lowered (λ_down).
 
     Equation: L = L_task(θ) + (λ/2) Σ_j α'_j (θ_j - θ_{k-1,j})², ρ = α_{k-1}/(α_{k-1} + α_la + ε), α' =
         λ_up ρ α_{k-1} where ρ > τ, λ_down ρ α_{k-1} elsewhere
@@ -55,7 +55,7 @@ class LA(Method):
     )
     lam_max: float = setting(
         0.0,
-        "weakest lambda that holds as firmly as the strongest one tried; found by the search if 0",
+        "lambda_max, from which the upper bound of lambda_up follows; 0: found by the search",
         least=0,
     )
     fraction: float = setting(
@@ -64,7 +64,9 @@ class LA(Method):
     tau: float | None = setting(None, "fixed cut-off tau, instead of a fraction", least=0)
     strategy: Strategy = setting("balance", "balance, cf (only raise the penalty) or kt (only lower it)")
     modulate_head: bool = setting(False, "modify the importance of the head too")
-    budget: int = setting(40, "maximum number of trials of lambda_down and lambda_up", least=1)
+    budget: int = setting(
+        40, "maximum number of trials of lambda_down and lambda_up (loosening=paper)", least=1
+    )
 
     alpha: Params = field(default_factory=dict, init=False, repr=False)
     tasks_pooled: int = field(default=0, init=False, repr=False)
@@ -79,17 +81,16 @@ class LA(Method):
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for the learning rate, for λ with the plain importance, then for λ_down and λ_up.
 
-        The last two must match the score of the plain λ.
+        The last search ends at the first trial that matches the score of the plain λ, or takes the best one.
         """
         plain = yield from self.plain_plan(learner)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
-            return plain  # no penalty to modulate: the main phase is the plain training
+            return plain  # no penalty to modulate: the plain training run is the result
         unused: Choice = {"cf": {"down": 1.0}, "kt": {"up": 1.0}}.get(self.strategy, {})
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         fixed = unused | own
-        # Use λ_max as set, else from this task's search, else from an earlier task's (if λ was fixed or
-        # kept), else λ.
+        # Use λ_max as set, else from this task's search, else (if λ is fixed) from an earlier task's, else λ.
         lam_max: float = fixed.get("lam_max") or plain.notes.get("lam_max") or self.lam_max or lam
 
         def at(down: float, up: float) -> Choice:
@@ -107,7 +108,7 @@ class LA(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Phase 1: look ahead and modify α. Phase 2: the training that pulls towards θ_{k-1} by α'."""
+        """Phase 1, if `modulates`: look ahead and modify α. Phase 2: train with a pull towards θ_{k-1}."""
         alpha = self.alpha
         if self.modulates:
             assert self.down is not None
@@ -145,11 +146,11 @@ class LA(Method):
 
     @property
     def modulates(self) -> bool:
-        """Whether a training with these hyper-parameters modifies the importance."""
+        """Whether a training run with these hyper-parameters modifies the importance."""
         return bool(self.alpha) and 0 < self.lam < math.inf and self.down is not None
 
     @override
     def shared_as(self) -> dict[str, Any] | None:
-        """Share the trainings of the search for λ: they are plain pulls."""
+        """Share plain pulls, as in the search for λ, unless the estimator observes training."""
         pull = None if self.modulates else quadratic.plain_pull(self)
         return None if pull is None else quadratic.shared_pull(self, LA, pull)

@@ -1,4 +1,4 @@
-"""The look-ahead merge: relative importance as a merging weight, without a second training."""
+"""The look-ahead merge: relative importance as a merging weight, without a second training run."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class LAMerge(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Train with the task loss only, observed by the estimator."""
+        """Train with the task loss only, which the estimator may observe."""
         return quadratic.watched(self.lr, self.estimator())
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Merge, then measure the importance for the merged model."""
+        """Merge if there is a past and m > 0, then pool the importance of the resulting weights."""
         if self.alpha and self.merge:
             ahead = quadratic.measured(learner, self.estimator(), self.trace)
             there = P.snapshot(learner.model)
@@ -69,6 +69,6 @@ class LAMerge(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search for the learning rate; the chosen training is the look-ahead."""
+        """Search for the learning rate; the chosen training run is the look-ahead."""
         gold = yield from search.best_rate(learner.rates(), {})
         return Decision(gold, {"gold": gold.score})

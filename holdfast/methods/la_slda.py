@@ -63,5 +63,5 @@ class LASLDA(LA):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Keep the trunk where it is good enough; otherwise search as Look-Ahead does."""
+        """Decide whether the trunk moves; if so, search as Look-Ahead does."""
         return over_slda.stay_or_move(self, learner, task, super().plan(learner, task))

@@ -22,7 +22,7 @@ from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, Traini
 from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Output
 
-START = 10.0  # of the search for λ: no importance sets a scale
+START = 10.0  # start of the search for λ: no importance sets a scale
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Teacher:
 def distilling(
     lr: float, learner: LearnerView, teachers: Mapping[str, Teacher], temperature: float
 ) -> Training:
-    """Return a training with one distillation term for each teacher."""
+    """Return a `Training` with one distillation term for each teacher."""
 
     def term(teacher: Teacher) -> Callable[[Batch, Output], Tensor]:
         def taught(batch: Batch, output: Output) -> Tensor:
@@ -59,7 +59,9 @@ def distilling(
 
 
 def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
-    """Search for the learning rate, then for λ downwards from the previous task's, or from 10."""
+    """Search for the learning rate, then, if there is a past and λ is not set, for λ downwards.
+
+    The search for λ starts at the value of the previous task, or at 10 if that is 0."""
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
     def at(lam: float) -> Choice:
@@ -83,11 +85,11 @@ def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
 class LwF(Method):
     """Learning without Forgetting: on the new sentences, keep the answers of the previous model.
 
-    The teacher is θ_{k-1}, where every training starts, so nothing has to be stored.
+    The teacher is θ_{k-1}, where every training run starts, so nothing has to be stored.
 
     Equation: L = L_task(θ) + λ KD(z, z_{k-1}), KD = -Σ_c q_c(z°) log q_c(z), q = softmax(z/T)
     Paper: Li, Hoiem, ECCV 2016
-    Cost: E·(b + b), one more forward for the teacher
+    Cost: E·(b + b), one more forward pass for the teacher
     Two tasks: E1·b1 + E2·(b2 + b2)
     """
 
@@ -103,7 +105,7 @@ class LwF(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Add the distillation from the second task on."""
+        """Add the distillation if there is a past and λ > 0."""
         return distilling(self.lr, learner, self.teachers(learner), self.temperature)
 
     @override

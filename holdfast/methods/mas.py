@@ -55,7 +55,7 @@ class Frozen(Quadratic):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search for the learning rate without a penalty, then train once with λ = ∞."""
+        """Search for the learning rate without a penalty, then, if there is a past, train once with λ = ∞."""
         if "lam" in learner.fixed and math.isfinite(self.lam):
             raise HoldfastError(f"frozen is mas with lam=inf; for lam={self.lam:g} choose mas")
         gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})

@@ -62,5 +62,5 @@ class MASSLDA(Quadratic):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Keep the trunk where it is good enough; otherwise search for λ."""
+        """Decide whether the trunk moves; if so, search for the learning rate and λ."""
         return over_slda.stay_or_move(self, learner, task, over_slda.hold_plan(self, learner))

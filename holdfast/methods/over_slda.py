@@ -10,13 +10,13 @@ from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.quadratic import Holds, lam_points, measured
 from holdfast.methods.search import Choice, Decision, Trial
 
-FAR = 2  # index in `lam_points`: under λ = 100/(lr max α) no feature moves by a thousandth
+FAR = 2  # index in `lam_points`: λ = 100/(lr max α), at which features hardly move
 STILL: Choice = {"lr": 0.0, "lam": math.inf}
 """Hyper-parameters that leave the trunk unchanged."""
 
 
 def moves(method: Holds) -> bool:
-    """Return whether the trunk moves. At λ = ∞ it does not, and a computed head is not trained either."""
+    """Return whether the trunk is trained: not at λ = ∞, nor with a learning rate of 0."""
     return method.lr > 0 and math.isfinite(method.lam)
 
 
@@ -28,7 +28,7 @@ def can_train(task: Task) -> bool:
 def stand_in(method: Holds, learner: LearnerView) -> None:
     """Measure α on the current sentences if earlier tasks, which left the trunk unchanged, measured none.
 
-    This needs an importance that uses no labels. Trainings then start from this state.
+    This needs an importance that uses no labels. The task's training runs then start from this state.
     """
     if learner.tasks_seen and not method.alpha:
         estimator = method.estimator()
@@ -38,7 +38,11 @@ def stand_in(method: Holds, learner: LearnerView) -> None:
 
 
 def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) -> Plan:
-    """Keep the trunk if it reaches the share thr of the best score; else, or if λ is set, search."""
+    """Decide whether the trunk moves, and search if it may.
+
+    Leave the trunk unchanged if it scores at least thr times the best score, or if the task cannot be trained
+    on; otherwise search. If λ is set, always search.
+    """
     if "lam" in learner.fixed:
         stand_in(method, learner)
         return (yield from moving)
@@ -57,10 +61,10 @@ def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) 
 
 
 def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -> Plan:
-    """Search for the learning rate, then for λ downwards from the previous one, or from where nothing moves.
+    """Search for the learning rate, then for λ downwards from the previous one, at most from `FAR`.
 
-    λ_max is the grid point above the λ found, or the grid's start if that point or none is accepted: finding
-    it costs no training.
+    λ_max is the grid point just above the accepted λ. If the first grid point is accepted, or none is, λ_max
+    is the first grid point. Finding it costs no training.
     """
     gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
 

@@ -61,9 +61,9 @@ class Holds(Pools, Protocol):
 def pulling(
     method: Holds, learner: LearnerView, pulls: Mapping[str, Pull], trace: Params | None = None
 ) -> Training:
-    """Return a training with quadratic pulls in the loss or as proximal steps; λ = ∞ fixes important weights.
+    """Return a `Training` with quadratic pulls in the loss or as proximal steps.
 
-    λ = 0 omits the term instead of adding it 0 times.
+    λ = ∞ fixes the weights with importance above 0. A pull with λ = 0 or without importances is omitted.
     """
     pulls = {name: pull for name, pull in pulls.items() if pull.weights and pull.lam > 0}
     finite = {name: pull for name, pull in pulls.items() if math.isfinite(pull.lam)}
@@ -95,21 +95,21 @@ def pulling(
 
 
 def watched(lr: float, estimator: Estimator) -> Training:
-    """Return a training with the task loss only, which an estimator may observe."""
+    """Return a `Training` with the task loss only, which an estimator may observe."""
     trace: Params = {}
     observe = partial(estimator.observe, trace=trace, extra=lambda name, weight: 0.0)
     return Training(lr, around_step=(observe,), carried={"trace": trace})
 
 
 def shared_pull(method: Method, owner: type[Method], pull: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what determines a plain pull, if the class does not override the hooks of its `owner`."""
+    """Return what determines a plain pull; None if the class overrides the hooks of its `owner`."""
     hooks = ("prepare", "deployed", "make_head")
     same = all(getattr(type(method), hook) is getattr(owner, hook) for hook in hooks)
     return {"lr": method.lr, **pull} if same else None
 
 
 def plain_pull(method: Holds) -> dict[str, Any] | None:
-    """Return what determines the pull of a method; None if its estimator observes the training."""
+    """Return what determines the pull of a method; None if its estimator observes training."""
     if isinstance(method.estimator(), Observer):
         return None
     return {"lam": to_json(method.lam), "form": method.penalty} if method.lam else {}
@@ -140,7 +140,7 @@ def measured_ahead(learner: LearnerView, task: Task, estimator: Estimator, lr: f
 
 
 def consolidate(method: Pools, learner: LearnerView) -> None:
-    """Update α_k, which pools the true importances of all tasks, never the modified ones."""
+    """Measure the importance for the task and pool it into α, which never includes modified importances."""
     past = method.alpha or P.zeros(learner.start)
     new = measured(learner, method.estimator(), method.trace)
     method.alpha = pool(past, new, method.tasks_pooled, method.pooling, method.keep)
@@ -154,7 +154,7 @@ def consolidate(method: Pools, learner: LearnerView) -> None:
 def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None) -> Plan:
     """Search for the learning rate without a hold (gold score), then for the strongest λ that keeps enough.
 
-    `rest` are hyper-parameters to set together with λ.
+    On the first task, or if λ is set, there is no search for λ. `rest` are hyper-parameters to set with λ.
     """
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
@@ -188,7 +188,7 @@ def lam_points(alpha: Params, gold: Trial) -> list[float]:
 
 
 def movement(start: Params, alpha: Params, trial: Trial) -> float:
-    """Return Σ α (θ - θ_{k-1})²: how far a training moved the weights that the past needs."""
+    """Return Σ α (θ - θ_{k-1})²: how far training moved the weights that the past needs."""
     return 2 * float(quadratic_penalty(trial.params, start, alpha, 1.0))
 
 

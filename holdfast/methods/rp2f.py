@@ -27,11 +27,11 @@ LIMIT = 2000  # samples, or a little more, for perturbation importance
 
 @dataclass
 class RP2F(Method):
-    """Robust Parameter Posterior Fusion: train freely, deploy the mean of the old and the learnt weights.
+    """Robust Parameter Posterior Fusion: train freely, deploy a weighted mean of old and learnt weights.
 
     The precision (importance) of a weight decides how much either side counts. A robustness term makes the
     learner tolerate the fusion. Early stopping judges the fused weights; the learner's own weights are kept
-    in the state, and the next task continues from them.
+    in the state, and by default the next task continues from them.
 
     Equation: L = L_task(θ_L) + λ R(features), θ_k = (Π θ_{k-1} + π θ_L)/(Π + π), Π ← Π + π
     Paper: Sun et al., ACM MM 2024
@@ -50,7 +50,7 @@ class RP2F(Method):
     importance: Literal["fisher", "perturbation"] = setting(
         "fisher", "precision from squared gradients (the paper) or shifted weights (its authors' code)"
     )
-    shift: float = setting(1e-3, "how far importance=perturbation shifts a weight matrix")
+    shift: float = setting(1e-3, "shift of every entry of a matrix with importance=perturbation")
     floor: float = setting(1e-6, "minimum importance with importance=perturbation", least=0)
     continues: bool = setting(True, "continue from the learner's own weights; false: from the deployed ones")
 
@@ -60,7 +60,7 @@ class RP2F(Method):
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:
-        """Continue from the learner's own weights; decorrelate the features of different sentences."""
+        """Start from the learner's own weights if `continues`; if λ > 0, decorrelate a batch's features."""
 
         def robustness(batch: Batch, output: Output) -> Tensor:
             return self.lam * decorrelation(output.features)
@@ -74,7 +74,10 @@ class RP2F(Method):
 
     @override
     def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
-        """Return the fused weights; store the learner's own and their precision too."""
+        """Return the fused weights, and store the learner's own with their precision.
+
+        Before the first epoch these are the start weights, and on the first task the learner's own.
+        """
         if epoch == 0:
             return {name: value.clone() for name, value in learner.start.items()}
         live = P.snapshot(learner.model)
@@ -86,7 +89,7 @@ class RP2F(Method):
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:
-        """Add this task's precision to the past's; on the first task the learner itself is deployed."""
+        """Add this task's precision to the past's; the first task's is measured now."""
         if not self.precision:
             self.free, self.precision = P.snapshot(learner.model), self.measure(learner)
         elif self.current:
@@ -114,7 +117,7 @@ class RP2F(Method):
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
-        """Search a grid of learning rates and λ for the best score: λ says nothing about stability."""
+        """Search a grid of learning rates and λ for the best score, because λ does not control stability."""
         grid = search.unfixed([{"lam": lam} for lam in GRID], learner.fixed)
         product = learner.settings.grids == "product"
         return Decision((yield from search.best_of_grid(learner.rates(), grid, product=product)))

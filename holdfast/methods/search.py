@@ -22,7 +22,7 @@ Accept = Callable[["Trial"], bool]
 
 
 class Trial(Protocol):
-    """A finished training: its hyper-parameters, its score, its final state."""
+    """A finished training run: its hyper-parameters, its score, its final state."""
 
     @property
     def choice(self) -> Choice:
@@ -66,7 +66,7 @@ def best_rate(rates: Sequence[float], rest: Choice) -> Generator[Choice, Trial, 
 def smallest(
     points: Sequence[float], at: At, holds: Callable[[Trial], bool]
 ) -> Generator[Choice, Trial, tuple[float, bool]]:
-    """Bisect for the smallest of ascending points where `holds` is true; (last point, False) if nowhere."""
+    """Bisect for the smallest of ascending points from which `holds` is true; (last point, False) if none."""
     low, high = 0, len(points)
     while low < high:
         middle = (low + high) // 2
@@ -80,7 +80,7 @@ def smallest(
 
 @dataclass(frozen=True)
 class Strongest:
-    """The strongest accepted value, its trial, and how it was found."""
+    """The strongest accepted value (0 if none), its trial, and flags about the search."""
 
     value: float
     trial: Trial
@@ -99,7 +99,7 @@ def strongest(
     engine: GridWalk = "bisect",
     known: Mapping[float, Trial] | None = None,
 ) -> Generator[Choice, Trial, Strongest]:
-    """Find the strongest value on the grid start * decay^j that keeps enough plasticity (stability decay).
+    """Find the strongest value on the grid start * decay^j that is accepted (stability decay).
 
     `free` is the unregularised trial: value 0, accepted by definition, and returned if no grid point is.
     `known` are trials already made, by value; they cost nothing and do not count against `limit`.
@@ -133,7 +133,7 @@ def strongest(
                 return found(j)
         return found(steps + 1)
 
-    # Invariant: `failed` was rejected, `passed` was accepted, and nothing stronger was accepted.
+    # Invariant: `failed` was rejected, `passed` was accepted, and nothing stronger than `passed` was.
     passed = min((j for j in seen if accept(seen[j])), default=steps + 1)
     failed = max(j for j in seen if j < passed)
     while passed - failed > 1:
@@ -183,7 +183,7 @@ def strongest_lam(
     """Find λ_max among ascending points, then the strongest accepted λ from λ_max or the previous λ down.
 
     λ_max is the weakest point without plasticity: a score of at most 0.02 (paper: 0) if `movement` is None.
-    Otherwise new head rows always learn a little, and score and movement must be close to the strongest's.
+    Otherwise new head rows always learn a little, and score and movement must be close to the last point's.
     """
     top: Trial | None = None if movement is None else (yield at(points[-1]))
     tried: dict[float, Trial] = {} if top is None else {points[-1]: top}
@@ -219,7 +219,7 @@ def strongest_lam(
 def first_gain(
     points: Iterable[float], at: At, base: Trial, target: float
 ) -> Generator[Choice, Trial, tuple[Trial, bool]]:
-    """Go up a grid to the first trial that beats `base` or reaches the target; else (`base`, False)."""
+    """Return the first trial that beats `base` or reaches the target, and True; else (`base`, False)."""
     for point in points:
         trial = yield at(point)
         if trial.score > base.score or trial.score >= target:
@@ -240,7 +240,7 @@ def unfixed(grid: Iterable[Choice], fixed: Collection[str]) -> list[Choice]:
 def best_of_grid(
     rates: Sequence[float], grid: Sequence[Choice], *, product: bool
 ) -> Generator[Choice, Trial, Trial]:
-    """Find the best trial over rates and grid; unless `product`, later points use the first's best rate."""
+    """Find the best trial over rates and grid; unless `product`, try all rates only at the first point."""
     best = yield from best_rate(rates, grid[0])
     for lr in rates if product else (best.choice["lr"],):
         for point in grid[1:]:
@@ -256,10 +256,11 @@ LooseningPath = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
 def paper_path(
     scores: Sequence[float], *, budget: int = 40, drop: float = 0.1, up_matters: bool = True
 ) -> Iterator[tuple[float, float]]:
-    """Yield the paper's trials of (λ_down, m): shrink λ_down until scores are flat, then m, for λ_up.
+    """Yield the paper's trials of (λ_down, m): shrink λ_down until scores are flat, then m, which sets λ_up.
 
-    Scores, the caller's growing list, are flat if the last 10 of over 15 hardly rise. The switch is
-    one-way. Where λ_up has no room the path ends at the first plateau.
+    `scores` is the caller's growing list; it is flat if it has more than 15 values and the last 10 hardly
+    rise. The path ends after `budget` trials or when scores are flat: at once if not `up_matters`, otherwise
+    when m < 0.1.
     """
     down = multiplier = 1.0
     for _ in range(budget):

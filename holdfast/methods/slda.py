@@ -32,7 +32,7 @@ def slda_head(method: HasDiscriminant, width: int, seed: int) -> Head:
 
 @dataclass
 class SLDA(ClosedForm):
-    """Class means under one shared covariance, kept as exact sums: any order or batching, exact removal.
+    """Class means under one shared covariance, computed from sums that do not depend on order or batching.
 
     Equation: score_k = μ_kᵀ Σ_e⁻¹ z - ½ μ_kᵀ Σ_e⁻¹ μ_k, Σ_e = (1 - e) Σ + e (trace Σ / d) I
     Paper: Hayes, Kanan, CVPR workshops 2020, with exact sums per class

@@ -30,8 +30,9 @@ from holdfast.steps.upgd import Maximum, Scaling, UPGDOptimizer, hutchinson
 class UPGD(Method):
     """Utility-based Perturbed Gradient Descent: useful weights move little, useless ones freely, with noise.
 
-    The second-order utility uses the exact curvature of the head (HesScale is exact there) and Hutchinson's
-    estimate, by random signs, elsewhere. The running utility survives task boundaries as the only memory.
+    The second-order utility uses the exact curvature of the head (HesScale is exact there) and by
+    default Hutchinson's estimate, with random signs, elsewhere. Only the running utility and its step counts
+    survive task boundaries.
 
     Equation: θ ← θ - c η (g + ξ)(1 - s), s = σ(û / max û), u ← β u + (1-β)(-g θ + ½ h θ²), û = u/(1-β^t)
     Paper: Elsayed, Mahmood, ICLR 2024

@@ -1,4 +1,4 @@
-"""Encoders with adapters and a head, and the sources of their weights."""
+"""Classifiers: encoders, adapters and heads, and the sources of encoder weights."""
 
 from __future__ import annotations
 

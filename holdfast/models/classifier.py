@@ -1,4 +1,4 @@
-"""The classifier: an encoder with adapters, a sentence vector and a head."""
+"""The classifier: an encoder, with or without adapters, and a head."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class Classifier(nn.Module):
         """Drop a label; return what still carries traces of it."""
         traces = [self.head.forget(label)]
         if self.adapted and not self.head.trained:
-            traces.append("the encoder, which was trained while it was known")
+            traces.append("the encoder, which was trained while the label was known")
         return list(filter(None, traces))
 
     def _adapters(self) -> Iterator[Adapter]:

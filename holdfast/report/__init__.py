@@ -1,1 +1,1 @@
-"""Tables, figures and pages from records."""
+"""Tables, figures and pages of results."""

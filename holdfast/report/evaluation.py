@@ -11,8 +11,8 @@ from holdfast.report.figures import Figure
 from holdfast.report.page import write_simple_page
 from holdfast.report.tables import Cell, Table
 
-MOST_NUMBERS = 40  # labels of a confusion matrix whose cells show their counts
-MOST_DRAWN = 100  # labels of a confusion matrix; its size grows with their square
+MOST_NUMBERS = 40  # maximum number of labels for which a confusion matrix shows counts
+MOST_DRAWN = 100  # maximum number of labels in a confusion matrix; its size grows with their square
 
 
 def write_evaluation(path: Path, found: Evaluation, *, about: str) -> Path:
@@ -34,7 +34,7 @@ def write_evaluation(path: Path, found: Evaluation, *, about: str) -> Path:
 
 
 def confusion(found: Evaluation) -> Figure:
-    """Return the confusion matrix: true labels down, predicted labels across, shaded by share of the row."""
+    """Return the confusion matrix: true labels down, predicted labels across, shaded by share."""
     known = sorted({label for pair in found.pairs for label in pair})
     errors: Counter[str] = Counter()
     for (gold, guess), n in found.pairs.items():
@@ -65,5 +65,5 @@ def confusion(found: Evaluation) -> Figure:
     }
     note = "A cell counts sentences; its shade is their share of the true label's sentences."
     if len(known) > len(drawn):
-        note += f" Only the {len(drawn)} of {len(known)} labels with the most errors are shown."
+        note += f" Only {len(drawn)} of {len(known)} labels are shown, those with the most errors."
     return Figure("Confusion matrix", [heat], layout, note, height=220 + 24 * len(names), scrolls=True)

@@ -41,13 +41,13 @@ class Figure:
     note: str = ""
     height: int = 380
     scrolls: bool = False
-    """Whether it scrolls on a phone instead of shrinking, because of long names at its left."""
+    """Whether it scrolls on a phone instead of shrinking, because of long names on its left."""
     record: str = ""
     """Digest of the record it shows, if it shows only one."""
 
 
 def colour(method: str) -> str:
-    """Return the colour of a method. The strategy figures use their own colours for the reference lines."""
+    """Return the colour of a method."""
     rest = [*FAMILIAR, *(name for name in METHODS if name not in FAMILIAR and name not in REFERENCE)]
     return REFERENCE.get(method) or PALETTE[rest.index(method) % len(PALETTE)]
 
@@ -110,12 +110,12 @@ def trade_off(section: Section) -> Figure | None:
         "xaxis": {"title": "FWT: plasticity relative to seq →"},
         "yaxis": {"title": "← stability: CF", "autorange": "reversed"},
     }
-    note = "Better is up and to the right. Small points are runs, diamonds their means."
+    note = "Higher and further right is better. Small points are runs, diamonds the means of methods."
     return Figure("Stability and plasticity", data, layout, note, height=430) if data else None
 
 
 def search_trace(run: Run) -> Figure | None:
-    """Draw the validation scores that the search found over λ, for each task."""
+    """Draw the validation scores of the search against λ, for each task."""
     assert run.record is not None
     data = []
     for number, lesson in enumerate(run.record["trials"]):
@@ -149,7 +149,7 @@ def search_trace(run: Run) -> Figure | None:
     title = f"{run.label}, order {run.where[0]}, seed {run.where[1]}"
     note = (
         "Lines: λ alone; crosses: λ with λ_down, λ_up or λ_a; dotted: the required share of the score "
-        "without a penalty. A ring marks the choice; λ = 0 and ∞ cannot be shown on this axis."
+        "without a penalty. A ring marks the chosen trial; λ = 0 and ∞ cannot be shown on this axis."
     )
     return Figure(title, data, layout, note, height=330, record=run.digest) if data else None
 
@@ -160,7 +160,7 @@ def _on_the_grid(trial: Mapping[str, Any]) -> bool:
 
 
 def _beyond_lam(choice: Mapping[str, Any]) -> bool:
-    """Return whether a training uses λ_down, λ_up or λ_a besides λ."""
+    """Return whether a choice uses λ_down, λ_up or λ_a besides λ."""
     return choice.get("down") is not None or (choice.get("lam_a") or 0) > 0
 
 

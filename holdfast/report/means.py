@@ -1,4 +1,4 @@
-"""Statistics over several runs: means over the same orders and seeds, ranks and comparisons."""
+"""Statistics over several runs: means over orders and seeds, ranks and comparisons."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def mean_cell(
 
 
 def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
-    """Rank the best and second-best mean over the usual places; `YARDSTICKS` are not ranked."""
+    """Mark the best and second-best mean over the usual places; `YARDSTICKS` are not ranked."""
     places = usual_places(found)
     means = [
         mean_of({place: own[place] for place in places})
@@ -61,9 +61,9 @@ def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
 
 
 def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
-    """Return the set of orders and seeds that more ranked methods have exactly than any other.
+    """Return the set of orders and seeds that is exactly that of the most ranked methods.
 
-    Ties go to the set that more methods include, then to the larger one.
+    Ties go to the set that more methods cover, then to the larger one.
     """
     found = {label: own for label, own in found.items() if _competes(label)}
     sets = Counter(frozenset(own) for own in found.values() if own)
@@ -101,7 +101,7 @@ def units(found: Scores) -> dict[str, float]:
 
 
 def mean_of(found: Scores) -> float:
-    """Return the mean over orders, each the mean over its seeds: every order has the same weight."""
+    """Return the mean over orders, each averaged over its seeds: every order has the same weight."""
     return fmean(units(found).values())
 
 

@@ -15,15 +15,15 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Table
 from holdfast.storage.files import write_text
 
-MOST_SPREADS = 12  # runs of a section whose relative importance is drawn
-ROOM = 6_000_000  # bytes of a page for search traces and relative importance
-NAMED = 12  # missing runs that are listed by name
+MOST_SPREADS = 12  # maximum number of runs of a section whose relative importance is drawn
+ROOM = 6_000_000  # approximate bytes of a page for search traces and relative importance
+NAMED = 12  # maximum number of missing runs listed by name
 ASSETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """Figures that fit on a page, and the number of those that do not."""
+    """Figures that a page shows, and the number of those left out."""
 
     drawn: list[Figure]
     left_out: int
@@ -62,8 +62,8 @@ def write_page(
     shown = [_section(*section, room) for section in sections]
     drawn = any(one.figures or one.traces.drawn or one.spreads.drawn for one in shown)
     about = (
-        "One task after another, no old data kept, no task id given. Scores are macro-F1 × 100 on test "
-        "sentences. Numbers link to the records they come from."
+        "Tasks come one after another; no old data is kept and no task id is given. Scores are macro-F1 "
+        "× 100 on test sentences. Numbers link to the records they come from."
     )
     return render(path, "report.html", about=about, sections=shown, complaints=complaints, drawn=drawn)
 
@@ -85,7 +85,7 @@ def write_simple_page(
 
 
 def render(path: Path, template: str, **context: Any) -> Path:
-    """Fill a template and write the page, which needs no other file to be shown."""
+    """Fill a template and write the page, which needs no other file to be displayed."""
     jinja2 = require("jinja2", "bench")
     safe: Callable[[str], str] = require("markupsafe", "bench").Markup
     environment = jinja2.Environment(
@@ -103,13 +103,13 @@ def render(path: Path, template: str, **context: Any) -> Path:
 
 
 class Room:
-    """The bytes of a page that are left for optional figures."""
+    """The approximate number of bytes of a page left for optional figures."""
 
     def __init__(self, size: int) -> None:
         self.left = size
 
     def fill(self, figures: Iterable[Figure]) -> Gallery:
-        """Keep figures while there is room for them."""
+        """Keep figures until the room is used up; the last one may exceed it."""
         drawn, left_out = [], 0
         for figure in figures:
             if self.left > 0:

@@ -1,4 +1,4 @@
-"""Runs for a report: records grouped by suite and by the settings that make them comparable."""
+"""Runs for a report: grouped by suite and by the setting that makes them comparable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.storage.files import read_json
 
 METRICS = {"Ov": "↑", "CF": "↓", "BWT+": "↑", "FWT": "↑"}
 REPEATED = ("method", "set", "order", "seed")
-"""Spec fields that may differ within one setting: methods are compared, orders and seeds averaged."""
+"""Spec fields that are not part of a setting; of `set`, only the method's own hyper-parameters are not."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def label(self) -> str:
-        """The method and its set hyper-parameters, even defaults: a set value is not searched."""
+        """The method and the hyper-parameters that were set, even to defaults; a set value is not tuned."""
         return self.label_without("")
 
     def label_without(self, field: str) -> str:
@@ -101,7 +101,7 @@ class Section:
     about: str
     runs: list[Run] = field(default_factory=list)
     around: list[Run] = field(default_factory=list, repr=False)
-    """All runs in the folder: the `seq` run may belong to another suite, or to none."""
+    """All runs with a record in the folder: the `seq` run may belong to another suite, or to none."""
 
     @property
     def made(self) -> list[Run]:
@@ -122,7 +122,11 @@ class Section:
         return found
 
     def naive(self, run: Run) -> Run | None:
-        """Return the `seq` run that FWT is relative to: the one without own settings, or the only one."""
+        """Return the `seq` run that FWT is relative to: the only one with the same order, seed and data.
+
+        Runs of this section are preferred, then those without own hyper-parameters. None if none or several
+        are left.
+        """
         alike = (one for one in self.around if one.setting == run.setting)
         beside = [other for other in self.made if other.method == "seq" and other.where == run.where]
         beside = beside or [other for other in alike if other.method == "seq" and other.where == run.where]
@@ -149,7 +153,7 @@ class Section:
 
 
 def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
-    """Return the sections of a folder, suite by suite, and complaints about faulty records."""
+    """Return the sections of a folder, suite by suite, and complaints about its files."""
     if not directory.is_dir():
         raise HoldfastError(f"{directory} is not a folder; give a folder of records")
     runs: dict[str, Run] = {}
@@ -168,7 +172,7 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
             complaints.append(f"{path} left out: not readable JSON")
     if not runs and not suites:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
-    # Earlier versions of the user's files give records with the same spec. Keep one: preferably one that a
+    # Records of earlier versions of the user's files have the same spec. Keep one: preferably one that a
     # suite lists, then one named by its digest, then the newest.
     asked = {run.digest for suite in suites for run in suite.runs}
     first: dict[str, str] = {}
@@ -200,7 +204,7 @@ def _data(run: Run) -> tuple[Any, Any]:
 
 
 def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:
-    """Return a sort key: first a record named by the digest of its spec, then the newest file."""
+    """Return a sort key: records named by the digest of their spec come first, then newer files."""
     named = run.spec["stream"] in STREAMS and Spec.from_json(run.spec).digest() == run.digest
     return not named, -(directory / f"{run.digest}.json").stat().st_mtime
 

@@ -12,18 +12,18 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs."""
+    """A mean and its uncertainty."""
 
     mean: float
     std: float | None
-    """Sample standard deviation (n - 1); None for a single run."""
+    """Sample standard deviation (n - 1); None for a single value."""
     half: float | None
-    """Half width of the 95 % confidence interval of the mean, by Student's t; None for a single run."""
+    """Half width of the 95 % confidence interval of the mean, by Student's t; None for a single value."""
     count: int
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of some runs and its uncertainty."""
+    """Return the mean of some values and its uncertainty."""
     n = len(values)
     mean = float(np.mean(values))
     if n < 2:
@@ -34,14 +34,14 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The mean difference of paired runs, and its p-value."""
+    """The mean difference of paired values, and its p-value."""
 
     difference: Estimate
     p: float
 
 
 def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
-    """Run a paired t-test on at least two runs of the same orders and seeds."""
+    """Run a paired t-test on at least two pairs; p is 1 if all are equal, NaN if all differ by the same."""
     gaps = np.subtract(first, second)
     if np.ptp(gaps) < 1e-12:  # no variance: a t-test is impossible
         return Comparison(estimate(gaps.tolist()), 1.0 if abs(gaps[0]) < 1e-12 else math.nan)

@@ -1,4 +1,4 @@
-"""Tables, and how they are written as Markdown, CSV, LaTeX or on a terminal. The templates write HTML."""
+"""Tables, and their output as Markdown, CSV, LaTeX and on a terminal. Templates produce the HTML."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Table:
 
 
 def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
-    """Return the ranks of a column: best and second best; values that print alike rank alike."""
+    """Return the ranks of a column: best and second best, or none if all values print alike."""
     known = sorted({round(100 * value, 2) for value in values if value is not None}, reverse=high)
     names: dict[float, Rank] = dict(zip(known, ("best", "second"), strict=False)) if len(known) > 1 else {}
     return ["" if value is None else names.get(round(100 * value, 2), "") for value in values]
@@ -100,7 +100,7 @@ def latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-MINUS = re.compile(r"(?<![\w-])-(?=\d)")  # a hyphen before a number is a sign
+MINUS = re.compile(r"(?<![\w-])-(?=\d)")  # a minus sign, not a hyphen in a word
 _TEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "↑": r"$\uparrow$", "↓": r"$\downarrow$"}
 _TEX |= {
     "λ": r"$\lambda$",

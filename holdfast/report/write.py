@@ -46,7 +46,7 @@ def write(
 
 
 def write_tables(directory: Path, begin: str, tables: Iterable[Table]) -> None:
-    """Write tables as CSV and LaTeX; first delete those whose names match the pattern `begin`."""
+    """Write tables as CSV and LaTeX; first delete earlier ones whose names start with the pattern `begin`."""
     for old in (directory / "tables").glob(f"{begin}*.*"):
         if old.suffix in (".csv", ".tex"):
             old.unlink()

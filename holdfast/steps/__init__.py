@@ -1,1 +1,1 @@
-"""Steps around an optimiser's step: the proximal pull, projection, UPGD."""
+"""Changes to the training step: the proximal pull, projection, UPGD."""

@@ -129,7 +129,7 @@ def project_after_step(
 ) -> None:
     """Replace every step's update u of a layer by u P; weights outside of projected layers stay fixed.
 
-    The update is projected after the optimiser's own scaling: projecting the gradient instead would
+    The update is projected after the optimiser's own scaling: projecting the gradient instead could
     change old outputs. `free` are rows of a layer that no old output depends on.
     """
     before: Params = {}

@@ -3,7 +3,7 @@
 Inside the loss a penalty's gradient goes through Adam's moments, which divide its strength out again, and at
 large strengths plain gradient descent on it diverges (Lubana et al. 2022 analyse this and interpolate
 explicitly). Here the optimiser sees the task loss only; afterwards each weight u moves to the minimiser of
-½(θ - u)²/r + (λ/2) a (θ - θ*)², a point between u and its anchor for every r, λ and a: nothing can diverge.
+½(θ - u)²/r + (λ/2) a (θ - θ*)², a point between u and its anchor for every r, λ and a: it cannot diverge.
 """
 
 from __future__ import annotations

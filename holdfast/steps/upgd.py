@@ -121,7 +121,7 @@ def gate(utility: Tensor, top: float | None) -> Tensor:
 def hutchinson(loss: Tensor, params: dict[str, nn.Parameter], generator: torch.Generator) -> Params:
     """Return z ⊙ Hz with random signs z: an unbiased estimate of the Hessian's diagonal, by double backward.
 
-    The graph of the loss is kept for the training's own backward pass.
+    The graph of the loss is kept for the backward pass of the training step.
     """
     weights = list(params.values())
     gradients = torch.autograd.grad(loss, weights, create_graph=True, allow_unused=True)

@@ -1,1 +1,1 @@
-"""Files that survive a kill: atomic writes, locks, generations of a state, the download cache."""
+"""Files: atomic writes, locks, generations of a state, the download cache."""

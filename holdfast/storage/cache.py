@@ -17,5 +17,5 @@ def cache_dir() -> Path:
 
 
 def data_home(given: str | Path | None = None) -> Path:
-    """Return the directory of the paper's data: the given one, else `HOLDFAST_DATA`, else the downloads."""
+    """Return the directory of the data sets: the given one, else `HOLDFAST_DATA`, else one in the cache."""
     return Path(given or os.environ.get("HOLDFAST_DATA") or cache_dir() / "data")

@@ -98,7 +98,7 @@ def uninterrupted() -> Iterator[None]:
     """Delay Ctrl-C until the block ends: some libraries turn it into an error of their own."""
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # not our handler, or a thread that receives no signals
+        yield  # a handler not set from Python, or a thread that receives no signals
         return
     received: list[int] = []
     signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
@@ -116,7 +116,7 @@ class Busy(HoldfastError):
 
 @contextmanager
 def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
-    """Hold the exclusive lock of a directory, which is created if absent; the lock ends with the process.
+    """Hold the exclusive lock of a directory, which is created if absent.
 
     Wait for at most `patience` seconds, then raise `Busy`.
     """
@@ -180,18 +180,18 @@ def _removed(path: Path, file: int) -> bool:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raise if anything inside a directory is a symbolic link: using it would read or write elsewhere."""
+    """Raise an error if anything inside a directory is a symbolic link: it may lead elsewhere."""
     for place, folders, names in os.walk(directory):
         for path in (Path(place, name) for name in (*folders, *names)):
             if path.is_symlink():
                 raise HoldfastError(
                     f"{path} is a link to {os.readlink(path)!r}; a state holds no links: "
-                    "replace it by a copy if you trust it, else delete it"
+                    "replace it with a copy if you trust it, else delete it"
                 )
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames in a directory survive a power cut."""
+    """Make renames in a directory survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

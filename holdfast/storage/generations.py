@@ -1,7 +1,7 @@
-"""State on disk: safetensors and JSON, written so that a killed process never corrupts anything.
+"""State on disk: safetensors and JSON, written so that killing the process does not corrupt it.
 
 A generation is a directory that is written under a temporary name and then renamed; a pointer file, swapped
-last, names the current one. Loading never runs code.
+last, names the current one. Loading never executes code from a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FORMAT = 1
 FILE = "state.safetensors"
 LEFTOVER = re.compile(r"generation-\d{6}|\.(generation-\d{6}|CURRENT|README\.md)\.[0-9a-f]{8}\.tmp")
 Read = TypeVar("Read")
-Tensors = Mapping[str, Params]  # groups of tensors: "weights", "importance", ...
+Tensors = Mapping[str, Params]  # groups of tensors: "weights", "alpha", ...
 
 
 def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
@@ -75,8 +75,8 @@ def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
 class Store:
     """Generations of a learner's state in a directory.
 
-    The pointer file names the current generation and all that are kept. A directory that it does not name was
-    left by a killed process; the next commit removes it.
+    The pointer file names the current generation and all that are kept. The next commit or rollback
+    removes other generations, such as those left by a killed process.
     """
 
     def __init__(self, root: Path, keep: int | None = None) -> None:
@@ -117,11 +117,11 @@ class Store:
         return number
 
     def rollback(self, number: int) -> None:
-        """Make an earlier generation current. Nothing is deleted, so that this can be undone."""
+        """Make another generation current. All are kept, so that this can be undone."""
         if number not in self.generations:
             kept = ", ".join(map(str, self.generations)) or "none"
             raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
-        read_meta(self.path(number) / FILE)  # refuse a damaged one
+        read_meta(self.path(number) / FILE)  # refuse one whose header cannot be read
         self._point(number, self.generations)
 
     def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
@@ -133,7 +133,7 @@ class Store:
         return self._read(read_tensors, None)
 
     def meta(self, number: int | None = None) -> Any:
-        """Return only the JSON of a generation."""
+        """Return only the JSON of a generation, by default the current one."""
         return self._read(read_meta, number)[1]
 
     def _read(self, read: Callable[[Path], Read], number: int | None) -> tuple[int, Read]:

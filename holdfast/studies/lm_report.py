@@ -1,6 +1,6 @@
 """The report of the language model study: tables and figures from its records.
 
-The plan is followed as far as the records go. It determines which table a training belongs to and which
+The plan is followed as far as the records go. It determines which table a trial belongs to and which
 records are missing.
 """
 
@@ -34,7 +34,7 @@ USUAL = LMSpec("mas")
 
 
 class StudyRecords:
-    """The trainings of a plan, their records and the choices made from them."""
+    """The trials of a plan, their records and the choices made from them."""
 
     def __init__(self, records: Sequence[Record], plan: StudyPlan) -> None:
         self.trials: list[LMSpec] = []
@@ -42,21 +42,21 @@ class StudyRecords:
         self.choices = follow(plan, self._answer) or {}
 
     def _answer(self, trials: list[LMSpec]) -> list[Record] | None:
-        """Return the records of all trainings, or None if one is missing."""
+        """Return the records of all these trials, or None if one is missing."""
         self.trials += trials
         made = self.some(trials)
         return made if len(made) == len(trials) else None
 
     def record(self, trial: LMSpec) -> Record | None:
-        """Return the record of a training, or None."""
+        """Return the record of a trial, or None."""
         return self._records.get(_key(trial.spec()))
 
     def some(self, trials: Sequence[LMSpec]) -> list[Record]:
-        """Return the existing records of some trainings."""
+        """Return the records that exist for these trials."""
         return [record for trial in trials if (record := self.record(trial)) is not None]
 
     def of(self, stage: Stage) -> list[list[LMSpec]]:
-        """Return the trainings of a stage, grouped by all settings except the seed."""
+        """Return the trials of a stage, in groups that differ only in the seed."""
         rows: dict[LMSpec, list[LMSpec]] = {}
         for trial in dict.fromkeys(self.trials):
             if trial.stage == stage:
@@ -64,11 +64,11 @@ class StudyRecords:
         return list(rows.values())
 
     def yardsticks(self, trial: LMSpec) -> tuple[LMSpec, LMSpec]:
-        """Return the untouched model, and plain fine-tuning with the rate and seed of a training."""
+        """Return the untouched model, and plain fine-tuning with the rate and seed of a trial."""
         return LMSpec("untouched"), LMSpec("naive", trial.lr, seed=trial.seed)
 
     def plain(self, trial: LMSpec, ability: str) -> tuple[float, float] | None:
-        """Return the test losses of the yardsticks of a training, or None if one is missing."""
+        """Return the test losses of a trial's yardsticks, or None if one is missing."""
         start, naive = map(self.record, self.yardsticks(trial))
         return (loss(start, ability, "test"), loss(naive, ability, "test")) if start and naive else None
 
@@ -76,7 +76,7 @@ class StudyRecords:
 def write_study(
     directory: Path, plan: StudyPlan | None = None, about: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write the report of a study's folder; `about` selects the records whose specs contain it."""
+    """Write the report of the records whose specs contain `about` into their folder; return its page."""
     found = StudyRecords(records_of(directory, about or {}), plan or study())
     tables = [table for stage in TITLES if (table := losses(found, stage)).rows]
     more = (compared(found), correlations(found), made_of(found))
@@ -85,13 +85,13 @@ def write_study(
     choices = [f"{name}: {value:g}" for name, value in found.choices.items()]
     asked = {_key(trial.spec()): found.record(trial) for trial in found.trials}
     left = sum(record is None for record in asked.values())
-    missing = f"{left} of {len(asked)} trainings are missing" if left else ""
+    missing = f"missing: {left} of the {len(asked)} records planned so far" if left else ""
     write_tables(directory, "lm-", tables)
     notes = [*choices, missing] if missing else choices
     write_text(directory / "report.md", "\n".join([*notes, "", *map(markdown, tables)]))
     return write_simple_page(
         directory / "report.html",
-        about="Test loss per output token in nats: lower is better. Choices were made on validation items.",
+        about="Test loss per output token in nats: lower is better. Choices use validation losses only.",
         note=", ".join(choices),
         missing=missing,
         figures=figures,
@@ -100,7 +100,7 @@ def write_study(
 
 
 def losses(found: StudyRecords, stage: Stage) -> Table:
-    """Return the losses of a stage's trainings, some stages with a comparison with plain fine-tuning."""
+    """Return the losses of a stage's trials; some stages also compare them with plain fine-tuning."""
     shared, bounded = stage in ("harsh", "frontier"), stage == "sweep"
     untouched = next((trial for trial in found.trials if trial.kind == "untouched"), None)
     rows = found.of(stage)
@@ -125,19 +125,20 @@ def losses(found: StudyRecords, stage: Stage) -> Table:
     note = "Test loss: mean over seeds (lowest to highest)."
     if shared:
         note += (
-            " Gain on the new ability and damage to the old one as a percentage of plain fine-tuning's, with "
-            "the same seeds."
+            " Gain on the new ability and damage to the old one, as percentages of those of plain "
+            "fine-tuning with the same seeds."
         )
     if bounded:
         note += (
-            " Worst seed: the old ability's loss minus the larger of plain fine-tuning's and the untouched "
-            "model's; the new ability's loss minus the untouched model's."
+            " Worst: the highest value over the seeds of the old ability's loss minus the larger of plain "
+            "fine-tuning's and the untouched model's, and of the new ability's loss minus the untouched "
+            "model's."
         )
     return Table(f"lm-{stage}", TITLES[stage], columns, cells, naming=5, note=note)
 
 
 def _names(trial: LMSpec) -> list[str]:
-    """Return the cells that name a row."""
+    """Return the texts that name a row."""
     told = [
         f"{name} {getattr(trial, name)}"
         for name in ("clip", "dtype", "squared")
@@ -152,7 +153,11 @@ def _names(trial: LMSpec) -> list[str]:
 
 
 def _shares(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
-    """Return the shares of plain fine-tuning's gain and damage with the same seeds; "-" if there is none."""
+    """Return the shares of plain fine-tuning's gain and damage with the same seeds.
+
+    "-" if plain fine-tuning has no gain, or damage of at most HARM, if a trial collapsed, or if no seed has
+    all records.
+    """
     shares = []
     for ability, sign, least in (("new", -1, 0.0), ("old", 1, HARM)):
         own, whole = [], []
@@ -167,7 +172,7 @@ def _shares(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
 
 
 def _excess(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
-    """Return how far the worst seed exceeds the bound of each ability."""
+    """Return by how much the worst seed exceeds the bound of each ability."""
     worst: dict[str, list[float]] = {"old": [], "new": []}
     if any(map(collapsed, found.some(trials))):
         return ["collapsed"] * len(worst)
@@ -182,18 +187,18 @@ def _excess(found: StudyRecords, trials: Sequence[LMSpec]) -> list[str]:
 
 
 def collapsed(record: Record) -> bool:
-    """Return whether a training collapsed: its loss was NaN or infinite."""
+    """Return whether a trial collapsed: a NaN or infinite loss is recorded as COLLAPSED."""
     return max(loss(record, ability, "test") for ability in ("old", "new")) >= COLLAPSED
 
 
 def made_of(found: StudyRecords) -> Table:
-    """Return the record of each training."""
+    """Return the table of records."""
     rows = []
     for trial in {_key(trial.spec()): trial for trial in found.trials}.values():
         if record := found.record(trial):
             digest = str(record["digest"])
             rows.append([Cell(trial.words), Cell(digest, records=(digest,))])
-    return Table("lm-records", "records", ["training", "record"], rows, words=True)
+    return Table("lm-records", "records", ["training run", "record"], rows, words=True)
 
 
 def compared(found: StudyRecords) -> Table:
@@ -218,7 +223,7 @@ def compared(found: StudyRecords) -> Table:
         pairs = [(la, found.record(replace(trial, kind="mas"))) for trial, la in made]
         records = tuple(str(one["digest"]) for pair in pairs for one in pair if one)
         cells = [Cell(f"{trials[0].strength:g}"), Cell(f"{len(gaps[0])}/{len(trials)}")]
-        # "-": MAS has records, but none of its distances enclose LA's.
+        # "-": MAS has records, but LA's distance lies outside their range.
         texts = [_range(some, sign="+") if some or not gaps[0] else "-" for some in gaps]
         rows.append(cells + [Cell(text, records=records) for text in texts])
     columns = [
@@ -230,8 +235,9 @@ def compared(found: StudyRecords) -> Table:
         "new, same distance ↓",
     ]
     note = (
-        "Test loss of LA minus that of MAS with the same seed: below 0, LA is better. Same distance: minus "
-        "the loss of MAS at LA's distance from the start, interpolated between its strengths, 0 included."
+        "Test loss of LA minus that of MAS with the same seed: below 0, LA is better. Same distance: the "
+        "loss of MAS is interpolated at LA's distance from the start, between MAS at several strengths and "
+        "plain fine-tuning (strength 0)."
     )
     return Table(
         "lm-compared",
@@ -247,13 +253,13 @@ def _digests(records: Sequence[Record]) -> tuple[str, ...]:
 
 
 def plain_as_strong(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
-    """Return the test loss of MAS at the same strength, or None."""
+    """Return the test loss of MAS at the same strength; None if it is missing or collapsed."""
     record = found.record(replace(trial, kind="mas"))
     return loss(record, ability, "test") if record and not collapsed(record) else None
 
 
 def plain_as_far(found: StudyRecords, trial: LMSpec, ability: str) -> float | None:
-    """Return the test loss of MAS, interpolated at this training's distance from the start, or None."""
+    """Return the test loss of MAS interpolated at a trial's distance from the start; None out of range."""
     held = (other for row in found.of("harsh") for other in row if other.kind == "mas")
     others = [LMSpec("naive", trial.lr, seed=trial.seed), *(t for t in held if t.seed == trial.seed)]
     made = [one for one in found.some(others) if not collapsed(one)]
@@ -284,7 +290,7 @@ def correlations(found: StudyRecords) -> Table:
     if rows:
         paper = ("Llama-3.2-1B, the paper", "layers", "0.40", "0.63", "0.65", "0.98")
         rows.append([Cell(text) for text in paper])
-    title = "correlation of |θ_ft - θ_0| and importance for the new task, over layers"
+    title = "correlation between |θ_ft - θ_0| and importance for the new task, by layer and by kind of weight"
     return Table(
         "lm-correlation", title, ["model", "weights", "min", "median", "mean", "max"], rows, naming=2
     )
@@ -299,12 +305,12 @@ def _four(of: str, which: str, measured: dict[str, float | None], record: Record
 def frontier(found: StudyRecords) -> Figure | None:
     """Draw the loss of the old ability against that of the new one, with a line over each method's strengths.
 
-    Plain fine-tuning has a line over its rates: a method is useful only below that line.
+    The line of plain fine-tuning runs over its rates; a method is useful only below that line.
     """
     rows = [trials for stage in ("harsh", "frontier") for trials in found.of(stage) if found.some(trials)]
     held = {trials[0].lr for trials in rows}
     rows += [trials for trials in found.of("rates") if trials[0].kind == "naive" and trials[0].lr not in held]
-    # Seeds differ more than methods do, so only seeds that all methods have are averaged.
+    # Seeds can differ more than methods do, so only seeds that all points share are averaged.
     made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
     seeds = set.intersection(*made_with) if made_with else set()
     data = []
@@ -321,16 +327,17 @@ def frontier(found: StudyRecords) -> Figure | None:
     start = [trial for trial in found.trials if trial.kind == "untouched"]
     if data and found.some(start):
         data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
-    layout = {"xaxis": {"title": "loss of the new ability →"}, "yaxis": {"title": "loss of the old ability"}}
+    layout = {"xaxis": {"title": "loss of the new ability"}, "yaxis": {"title": "loss of the old ability"}}
     note = (
-        "Better is down and to the left. A point is a strength at the harsh rate, or a rate of plain "
-        f"fine-tuning, over the seeds that all points have ({', '.join(map(str, sorted(seeds)))})."
+        "Lower and further left is better. Each point is one strength at the harsh rate, one rate of plain "
+        "fine-tuning, or the untouched model; losses are averaged over the seeds that all trained points "
+        f"share ({', '.join(map(str, sorted(seeds)))})."
     )
     return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
 
 
 def strengths(found: StudyRecords) -> Figure | None:
-    """Draw the losses of both abilities over λ, as a proximal step and in the loss."""
+    """Draw the losses of both abilities against λ, with the penalty as a proximal step and in the loss."""
     rows = [(trials[0], found.some(trials)) for trials in found.of("sweep")]
     rows = [(trial, made) for trial, made in rows if made and not any(map(collapsed, made))]
     held = sorted((pair for pair in rows if pair[0].kind == "mas"), key=lambda pair: pair[0].strength)
@@ -383,5 +390,5 @@ def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str)
 
 
 def _key(spec: dict[str, Any]) -> tuple[Any, ...]:
-    """Return a key that identifies a training of a study."""
+    """Return a key that identifies a trial of a study."""
     return tuple(spec[name] for name in USUAL.spec())

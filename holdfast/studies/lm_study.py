@@ -1,4 +1,4 @@
-"""Run the language model study. Each training is one JSON record, named by the hash of its spec."""
+"""Run the language model study. Each trial is one JSON record, named by the hash of its spec."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Ability:
 
 @dataclass(frozen=True)
 class Size:
-    """Sizes of the trainings and tests; part of every spec."""
+    """Sizes of training and tests; part of every spec."""
 
     steps: int = 60
     batch: int = 4
     max_tokens: int = 160
     items: int = 60
-    """Number of items for each loss, and of sequences for each importance."""
+    """Maximum number of sequences for each loss and each importance."""
 
 
 class Study:
@@ -90,23 +90,24 @@ class Study:
         return follow(plan, lambda trials: self.records(trials, engine, board)) or {}
 
     def records(self, trials: Sequence[LMSpec], engine: Engine, board: BoardMaker) -> list[Record]:
-        """Return the records of some trainings; run those that are missing."""
+        """Return the records of some trials; first run those that are missing."""
         first = {self.path(trial): trial for trial in reversed(trials)}
         missing = [Missing(t, self.job(t), path) for path, t in reversed(first.items()) if not path.exists()]
         if failures := make(missing, len(first), engine, board):
             why = f"{failures[0].spec.title}: {failures[0].why}"
             raise HoldfastError(
-                f"{len(failures)} trainings failed ({why}); run the same command to try again"
+                f"{len(failures)} of {len(missing)} training runs failed (the first: {why}); "
+                "run the same command to try again"
             )
         return [read_json(self.path(trial)) for trial in trials]
 
     def job(self, trial: LMSpec) -> Job:
-        """Return the worker job of one training."""
+        """Return the worker job of one trial."""
         data_dir = None if self.data_dir is None else str(self.data_dir.resolve())
         return Job(self.spec(trial), str(self.out), f"{__name__}:run_job", data_dir=data_dir)
 
     def record(self, trial: LMSpec) -> None:
-        """Run a training and write its record, unless another process has written it."""
+        """Run a trial and write its record, unless the record exists."""
         with locked(self.work / self.path(trial).stem, patience=math.inf):
             if self.path(trial).exists():
                 return
@@ -121,17 +122,17 @@ class Study:
             write_json(self.path(trial), {"spec": self.spec(trial), **found, "seconds": seconds})
 
     def path(self, trial: LMSpec) -> Path:
-        """Return the path of a training's record."""
+        """Return the path of a trial's record."""
         return self.out / f"{digest_of(self.spec(trial))}.json"
 
     def spec(self, trial: LMSpec) -> dict[str, Any]:
-        """Return everything that determines a record."""
+        """Return everything that determines a result."""
         return {**self.about, **trial.spec()}
 
-    # ---- one training -------------------------------------------------------------------------------------
+    # ---- one trial ----------------------------------------------------------------------------------------
 
     def train(self, trial: LMSpec) -> Record:
-        """Run a training and return its results as a record."""
+        """Run a trial and return its results."""
         self.prepare(trial)
         model = self.load(getattr(torch, trial.dtype))
         start = snapshot(model)
@@ -151,7 +152,7 @@ class Study:
         return record
 
     def prepare(self, trial: LMSpec) -> None:
-        """Create the shared results a training needs, before its own model is loaded."""
+        """Create the shared results that a trial needs, before its own model is loaded."""
         if trial.kind in ("naive", "wise", "la-merge", "la"):
             self.naive(trial)
         if trial.kind in ("la-merge", "la", "mas"):
@@ -164,7 +165,7 @@ class Study:
         recipe = Recipe(
             trial.lr, steps=self.size.steps, batch=self.size.batch, clip=trial.clip, seed=trial.seed
         )
-        seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch if the data suffices
+        seen = self.new.train.first(self.size.steps * self.size.batch)  # one epoch if there is enough data
         weights = flow_weights(model, seen, self.pad, trial.strength) if trial.kind == "flow" else None
         finetune(
             model, seen, self.pad, recipe, self.work / "trainer",
@@ -173,7 +174,7 @@ class Study:
         )  # fmt: skip
 
     def protection(self, model: nn.Module, trial: LMSpec) -> Protect | None:
-        """Return the protection of a trial, or None."""
+        """Return the protection of a trial, or None if it has none."""
         if trial.kind == "l2":
             return Protect(model, Importance.equal(model), trial.strength)
         if trial.kind == "la":
@@ -187,7 +188,7 @@ class Study:
         return Protect(model, found, trial.strength, mode=trial.mode, normalise=trial.normalise, cap=cap)
 
     def losses(self, model: nn.Module, ability: Ability) -> dict[str, Any]:
-        """Return the validation losses, used for choices, and the test losses, used for reporting only."""
+        """Return the results on validation items, for choices, and on test items, for reports only."""
         parts = {"valid": ability.valid, "test": ability.test}
         found = {
             part: asdict(output_loss(model, items.first(self.size.items), self.pad))
@@ -197,10 +198,10 @@ class Study:
             one["loss"] = one["loss"] if math.isfinite(one["loss"]) else COLLAPSED
         return found
 
-    # ---- results shared by several trainings --------------------------------------------------------------
+    # ---- results shared by several trials -----------------------------------------------------------------
 
     def importance(self, trial: LMSpec) -> Importance:
-        """Return the importance of the untouched model for the old ability."""
+        """Return the importance for the old ability, measured on the untouched model."""
         place = self.work / f"importance{'-squared' if trial.squared else ''}"
         return self._measured(place, self.old, squared=trial.squared)
 
@@ -246,14 +247,14 @@ class Study:
 
 
 def _correlates(trial: LMSpec) -> bool:
-    """Return whether the correlation is recorded: for naive trainings with default clipping and dtype."""
+    """Return whether the correlation is recorded: for naive trials with default clipping and dtype."""
     return trial.kind == "naive" and (trial.clip, trial.dtype) == (1.0, "float32")
 
 
 def correlation(start: Params, end: Params, importance: Params) -> dict[str, Any]:
     """Compute the correlation between |θ_ft - θ_0| and the importance for the new task.
 
-    Per layer, summarised over the layers, and summarised over the tensors of each kind of weight.
+    Return it for each layer, with summaries over the layers and over the tensors of each kind of weight.
     """
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
     kinds: dict[str, list[float]] = {}
@@ -311,7 +312,7 @@ def named_study(
 
 
 def run_job(job: Job, progress: Progress) -> None:
-    """Run the training of a worker job and write its record."""
+    """Run the trial of a worker job and write its record."""
     spec = job.spec
     size = Size(**{one.name: spec[one.name] for one in fields(Size)})
     data_dir = Path(job.data_dir) if job.data_dir else None
@@ -328,7 +329,7 @@ def outcome(record: Record) -> str:
 
 
 def _plain_name(trial: LMSpec) -> str:
-    """Return the name of the plain fine-tuning with a trial's settings."""
+    """Return a name for plain fine-tuning with a trial's rate, seed, clipping and dtype."""
     half = "" if trial.dtype == "float32" else f"-{trial.dtype}"
     return f"{trial.lr:g}-{trial.seed}-{trial.clip:g}{half}"
 
@@ -342,7 +343,7 @@ def _distance(start: Params, model: nn.Module) -> float:
 
 
 def records_of(out: Path, about: Mapping[str, Any] | None = None) -> list[Record]:
-    """Return the records of a folder whose specs contain `about`; `digest` is the stem of the file name."""
+    """Return the records of a folder whose specs contain `about`, each with its file stem as `digest`."""
     found = []
     for path in sorted(out.glob("*.json")):
         record = read_json(path)

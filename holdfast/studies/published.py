@@ -1,4 +1,4 @@
-"""The paper's published results, in percent as printed, for comparison in reports."""
+"""The paper's published results, as printed, for comparison in reports."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ THRESHOLDS: dict[tuple[float, str], tuple[str, str, str, str, str]] = {
     (0.6, "ancl-mas"): ("21.83", "45.45", "44.39", "0.00", "9.26"),
     (0.6, "la"): ("21.83", "45.84", "54.58", "3.05", "19.94"),
 }
-"""λ, Ov, CF, BWT+, FWT on the second class-incremental order."""
+"""By thr and method, on the second order of hwu64: λ, Ov, CF, BWT+, FWT."""
 
 TAU: dict[tuple[int, float], tuple[str, str, str, str, str]] = {
     (2, 0.90): ("1.00", "1.00", "70.56", "25.40", "58.29"),
@@ -83,5 +83,5 @@ REFERENCES = {"ancl-mas": {"CF": 4.0, "FWT": 31.0}, "ancl-lwf": {"CF": 42.0, "FW
 
 
 def has_ablations_of(specs: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether the paper has ablations for these runs: only for the second order of hwu64."""
+    """Return whether all runs are on the second order of hwu64, the only one with ablations in the paper."""
     return all(spec["stream"] == "hwu64" and str(spec["order"]) == "2" for spec in specs)

@@ -15,7 +15,7 @@ LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}
 
 
 def table(section: Section, name: str) -> Table:
-    """Return a table with every point of the figures."""
+    """Return a table of all strategies and settings."""
     rows = []
     for runs in section.by_label().values():
         own, method = runs[0].own, runs[0].method
@@ -30,14 +30,14 @@ def table(section: Section, name: str) -> Table:
 
 
 def figures(section: Section) -> list[Figure]:
-    """Return figures of CF and FWT over λ_down or λ_up, with one line per metric and fixed τ."""
+    """Return figures of CF and FWT over λ_down or λ_up, with one line for each metric and fixed τ."""
     panels: dict[str, tuple[str, list[Run]]] = {}
     for run in section.made:
         own = run.own
         kind = own.get("strategy", "balance")
         axis = "down" if kind == "kt" else "up"
         if run.method != "la" or not all(isinstance(own.get(name), int | float) for name in ("tau", axis)):
-            continue  # `none` and ∞ cannot be drawn on an axis
+            continue  # only la has a strategy; `none` and ∞ cannot be drawn on an axis
         title = {"kt": "KT focus", "cf": "CF focus", "balance": f"CF-KT balance, λ_down {own.get('down')}"}[
             kind
         ]
@@ -62,13 +62,13 @@ def figures(section: Section) -> list[Figure]:
             "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
             "yaxis": {"title": "CF and FWT"},
         }
-        note = "Solid: CF, dashed: FWT; horizontal lines: our ancl-mas and ancl-lwf."
+        note = "Solid: CF; dashed: FWT; horizontal lines: our ancl-mas and ancl-lwf."
         if published.has_ablations_of(run.spec for run in runs):
             theirs = "; ".join(
                 f"{name} CF {point['CF']:.0f}, FWT {point['FWT']:.0f}"
                 for name, point in published.REFERENCES.items()
             )
-            note += f" The paper reports {theirs}."
+            note += f" The paper reports, after the second task: {theirs}."
         figures.append(Figure(title, data, layout, note))
     return figures
 

@@ -10,7 +10,7 @@ from holdfast.bench.suite import Suite, read_suite
 
 SUITES = {path.stem: path for path in sorted((Path(__file__).parent / "suites").glob("*.toml"))}
 VIEWS = {"main": True, "thresholds": True, "tau": True, "strategies": True, "cost": False}
-"""Report views; the value says whether runs may share trainings, which would falsify time measurements."""
+"""Report views, and whether their runs share training results by default; sharing distorts run times."""
 
 
 def load_suite(name: str, instead: Mapping[str, Any] | None = None, methods: Sequence[str] = ()) -> Suite:

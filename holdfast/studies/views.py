@@ -25,7 +25,7 @@ from holdfast.report.tables import Cell, Table, short
 from holdfast.report.write import Written, write
 from holdfast.studies import published, strategies
 
-UNITS = "orders, each the mean over its seeds (over seeds where there is one order)"
+UNITS = "orders, each averaged over its seeds (over seeds if there is only one order)"
 
 
 def write_report(directory: Path) -> Written:
@@ -52,7 +52,7 @@ def tables_of(section: Section, name: str) -> list[Table]:
 
 
 def main_table(section: Section, name: str) -> Table:
-    """Return the main table: mean (std) over orders and seeds, with the paper's numbers."""
+    """Return the main table: mean (std) over orders and seeds, with the paper's numbers if it has any."""
     labels = section.by_label()
     known = published.MAIN.get(str(section.runs[0].spec["stream"]), {}) if _whole(section.runs[0]) else {}
     theirs = {
@@ -73,9 +73,9 @@ def main_table(section: Section, name: str) -> Table:
         rows.append(row)
     columns = ["method", "runs", *_heads(METRICS), *(f"paper {metric}" for metric in METRICS if theirs)]
     note = (
-        "Mean (standard deviation) over orders and seeds. Best in bold, second underlined, over the orders "
-        "and seeds that most methods have; mtl and seq are not ranked. FWT needs the seq run of the same "
-        "order and seed"
+        "Mean (standard deviation) over orders and seeds. Best in bold, second best underlined, by the mean "
+        "over the orders and seeds that most methods have; mtl and seq are not ranked. FWT needs the seq run "
+        "of the same order and seed"
     )
     some = any(cell.text.endswith("]") for row in rows for cell in row)
     note += "; in brackets, how many runs have one." if some else "."
@@ -109,7 +109,7 @@ def by_order(section: Section, name: str) -> Table:
 
 
 def compared(section: Section, name: str) -> Table:
-    """Compare every method with the one of highest mean Ov, over the same orders and seeds."""
+    """Compare the best ranked method by Ov with every other one except mtl, over common orders and seeds."""
     labels = {label: runs for label, runs in section.by_label().items() if not is_bound(label)}
     found = {label: values(section, runs, "Ov") for label, runs in labels.items()}
     best, others = against_best(found)
@@ -129,16 +129,16 @@ def compared(section: Section, name: str) -> Table:
     columns = ["method", "minus", "pairs", "difference in Ov", "95 % interval of this pair alone", "p (Holm)"]
     note = (
         f"Paired t-test over {UNITS}, on the runs that both methods have; "
-        "Holm's correction for all comparisons between all methods, since the best one is picked by the same "
-        "scores. There are few pairs: a large p means that the data cannot decide, not that the methods are "
-        "equal."
+        "Holm's correction for the comparisons between all methods except mtl, because the best one is "
+        "chosen by the same scores. With few pairs, a large p means that the data cannot decide, not that "
+        "the methods are equal."
     )
     title = f"{section.title}: is the best one better?"
     return Table(f"{name}-compared", title, columns, rows, naming=2, note=note)
 
 
 def chosen(section: Section, name: str) -> Table:
-    """Return the hyper-parameters chosen by the search of each run, task by task."""
+    """Return the hyper-parameters that each run chose, task by task."""
     runs = [run for runs in section.by_label().values() for run in runs if run.record and not run.joint]
     longest = max((len(run.matrix) for run in runs), default=0)
     rows = []
@@ -149,13 +149,13 @@ def chosen(section: Section, name: str) -> Table:
         trainings = sum(len(lesson["trials"]) for lesson in run.record["trials"])
         where = f"{run.where[0]}, {run.where[1]}"
         rows.append([Cell(run.label), Cell(where), Cell(str(trainings), records=(run.digest,)), *cells])
-    columns = ["method", "order, seed", "trainings", *(f"task {k + 1}" for k in range(longest))]
+    columns = ["method", "order, seed", "training runs", *(f"task {k + 1}" for k in range(longest))]
     title = f"{section.title}: what the searches chose"
     return Table(f"{name}-chosen", title, columns, rows, naming=2, words=True, folded=True)
 
 
 def records(section: Section, name: str) -> Table:
-    """Return the record and the code revision of each run."""
+    """Return the record and the code revision of each finished run."""
     rows = []
     for run in _sorted(section):
         if run.record is not None:
@@ -192,8 +192,8 @@ def thresholds(section: Section, name: str) -> Table:
             )
     columns = ["thr", "method", "λ by task", *_heads(METRICS), *(f"paper {what}" for what in ("λ", *METRICS))]
     note = (
-        "Best for each threshold in bold, second underlined. λ is listed per run for each task from the "
-        "second on; the paper's importance is on a different scale, so its λ is not comparable."
+        "Best for each threshold in bold, second best underlined. λ is listed for each run and each task "
+        "from the second on; the paper's importance is on a different scale, so its λ is not comparable."
     )
     title = f"{section.title}: thresholds"
     return Table(f"{name}-thresholds", title, columns, rows, naming=3, note=note, wide=5)
@@ -230,20 +230,20 @@ def tau(section: Section, name: str) -> Table:
     columns += [f"paper {what}" for what in ("λ_down", "λ_up", "Ov", "CF", "FWT")]
     note = (
         "m says where λ_up lies between 1/τ (0) and λ_max/λ (1). The paper's λ is 4.5. Best for each "
-        "number of tasks in bold, second underlined."
+        "number of tasks in bold, second best underlined."
     )
     return Table(f"{name}-tau", f"{section.title}: cut-off", columns, rows, naming=2, note=note, wide=5)
 
 
 def cost(section: Section, name: str) -> Table:
-    """Return the computation cost: passes of the chosen trainings, seconds and memory of whole runs."""
+    """Return the computation cost of each method."""
     columns = [
         "method",
         "passes for two tasks",
         "beyond the paper",
         "forward batches",
         "backward batches",
-        "trainings",
+        "training runs",
     ]
     columns += ["seconds", "× seq", "peak MB"]
     spent = {label: [run for run in runs if run.record] for label, runs in section.by_label().items()}
@@ -267,8 +267,8 @@ def cost(section: Section, name: str) -> Table:
         told = [Cell(facts.get(name, "-")) for name in ("Two tasks", "Extras")]
         rows.append([Cell(label), *told, *(Cell(text, records=own) for text in texts)])
     note = (
-        "Batches are those of the chosen trainings without search, as in the paper; trainings, seconds and "
-        "memory include the search. Means over orders and seeds; memory is the maximum."
+        "Batches are those of the chosen training runs, without the search, as in the paper; training runs, "
+        "seconds and memory include the search. Means over orders and seeds; memory is the maximum."
     )
     return Table(f"{name}-cost", f"{section.title}: computation cost", columns, rows, naming=3, note=note)
 

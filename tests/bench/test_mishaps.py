@@ -171,7 +171,7 @@ def test_a_tracker_that_cannot_end_leaves_a_record(
     monkeypatch.setattr("accelerate.Accelerator.end_training", refuse)
     run(asked, tmp_path, track="tensorboard", progress=heard)
     assert (tmp_path / f"{asked.digest()}.json").exists()
-    assert heard.notes[-1] == "tracking could not be closed (nobody answers)"
+    assert heard.notes[-1] == "the tracker could not be closed (nobody answers)"
 
 
 def test_a_tracker_that_cannot_begin_is_one_line(

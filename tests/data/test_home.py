@@ -90,6 +90,7 @@ def test_the_seed_decides_the_sentences(build: Callable[[int], Stream]) -> None:
     assert all(a.train.texts != b.train.texts for a, b in zip(build(1), first, strict=True))
 
 
+@pytest.mark.slow
 @each_stream
 def test_another_process_builds_the_same_stream(build: Callable[[int], Stream]) -> None:
     name = build.__name__

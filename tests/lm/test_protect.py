@@ -175,11 +175,11 @@ def test_the_loss_form_is_the_penalty_in_the_loss() -> None:
 def test_what_makes_no_sense_is_said() -> None:
     model = llama()
     found = importance(model)
-    with pytest.raises(HoldfastError, match="does not hold the protected weights"):
+    with pytest.raises(HoldfastError, match="holds none of the protected weights"):
         Protect(model, found, lam=1.0).attach(model, torch.optim.SGD(llama().parameters(), lr=0.1))
     for wrong, expected in (
-        ({}, "give lam"),
-        ({"lam": 1.0, "budget": 1.0}, "give lam"),
+        ({}, "give either lam"),
+        ({"lam": 1.0, "budget": 1.0}, "give either lam"),
         ({"lam": -1.0}, "0 or more"),
         ({"lam": float("nan")}, "0 or more"),
         ({"budget": 1.0, "mode": "loss"}, "proximal"),
@@ -189,7 +189,7 @@ def test_what_makes_no_sense_is_said() -> None:
     decaying = torch.optim.AdamW(model.parameters(), lr=0.1)
     with pytest.raises(HoldfastError, match="weight_decay=0"):
         Protect(model, found, lam=1.0).attach(model, decaying)
-    with pytest.raises(HoldfastError, match="measured on other weights"):
+    with pytest.raises(HoldfastError, match="measured on different weights"):
         Protect(llama(3), found, lam=1.0)
 
 

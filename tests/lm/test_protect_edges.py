@@ -18,6 +18,7 @@ from holdfast.lm import Importance, Protect
 from holdfast.lm.artefact import PARTIAL, Card, measure
 from holdfast.lm.lora import carried, matters_now, on_adapters
 from holdfast.lm.rounding import Rounding
+from holdfast.lm.shards import plain_name
 from holdfast.lm.text import collate
 
 # ---- half precision -----------------------------------------------------------------------------------
@@ -99,7 +100,7 @@ def test_the_radius_of_step_lr_is_not_a_matter_of_clipping(clip: float | None) -
 
 def test_an_optimiser_whose_steps_cannot_be_read() -> None:
     model = llama()
-    with pytest.raises(HoldfastError, match="give it lr"):
+    with pytest.raises(HoldfastError, match="set its lr"):
         Protect(model, importance(model), lam=1.0).attach(model, Adafactor(model.parameters()))
     optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2, weight_decay=0.0)
     Protect(model, importance(model), lam=1.0).attach(model, optimizer)
@@ -253,11 +254,16 @@ def test_a_model_that_was_resized_or_compiled() -> None:
         shield.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+@pytest.mark.parametrize("name", ["module._orig_mod.a.weight", "_orig_mod.module.a.weight"])
+def test_names_without_wrappers_in_either_order(name: str) -> None:
+    assert plain_name(name) == "a.weight"
+
+
 def test_an_importance_that_is_being_measured_anew_is_not_the_old_one(tmp_path: Path) -> None:
     measure(llama(), sequences(4), name="tiny", data="words", directory=tmp_path)
     Importance.load(tmp_path)
     (tmp_path / PARTIAL).touch()
-    with pytest.raises(HoldfastError, match="not finished"):
+    with pytest.raises(HoldfastError, match="unfinished measurement"):
         Importance.load(tmp_path)
 
 

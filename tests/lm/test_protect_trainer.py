@@ -275,7 +275,7 @@ def test_lora_is_held_by_its_own_weights(tmp_path: Path) -> None:
         return max(float(w.detach().abs().max()) for n, w in one.named_parameters() if "lora_B" in n)
 
     assert effect(model) < 0.01 * effect(naive)
-    with pytest.raises(HoldfastError, match="measured on other weights"):
+    with pytest.raises(HoldfastError, match="measured on different weights"):
         Protect(peft.get_peft_model(llama(1), settings), found, lam=1.0)
 
 

@@ -110,7 +110,7 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(Stopped):
         measure(model, data, name="tiny", data="words", directory=tmp_path / "half", on_sequence=stop)
-    with pytest.raises(HoldfastError, match="is not finished"):
+    with pytest.raises(HoldfastError, match="holds an unfinished measurement"):
         Importance.load(tmp_path / "half")
     again = measure(
         model,
@@ -149,7 +149,7 @@ def test_the_artefact_comes_back_and_refuses_another_model(tmp_path: Path) -> No
     assert all(torch.equal(again.values[name], value) for name, value in found.values.items())
     again.check(dict(model.named_parameters()))
     again.check(dict(model.bfloat16().named_parameters()))  # the same model, loaded in half precision
-    with pytest.raises(HoldfastError, match="measured on other weights of tiny/llama"):
+    with pytest.raises(HoldfastError, match="measured on different weights of tiny/llama"):
         again.check(dict(llama(1).named_parameters()))
     with pytest.raises(HoldfastError, match=r"model\.\S+ is missing or has another shape"):
         again.check(dict(llama(hidden_size=32).named_parameters()))
@@ -157,7 +157,7 @@ def test_the_artefact_comes_back_and_refuses_another_model(tmp_path: Path) -> No
         Importance.load(tmp_path / "nowhere")
     card = (tmp_path / "README.md").read_text()
     assert "tiny/llama" in card
-    assert "squared norm" in card
+    assert "squared L2 norm" in card
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
     assert distance(weights_of(learner), weights_of(twin)) > 1e-3, "start and end must differ"
 
 
+@pytest.mark.slow
 def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch):
     """From trial files alone: nothing is trained again, but gradients and moments are restored."""
     import holdfast.learning.learner as module
@@ -262,6 +263,7 @@ def test_the_grid_after_the_rates(one_layer, classes):
     assert second[2:] == [{"lr": best} | point for point in PAPER[1:]]
 
 
+@pytest.mark.slow
 def test_the_grid_for_every_rate(one_layer, classes):
     first, second = choices(one_layer, classes, small(rates=(1e-2, 1e-3), epochs=1, grids="product"))
     assert len(first) == 2
@@ -304,6 +306,7 @@ def test_the_best_point_is_adopted(one_layer, classes):
     assert {name: getattr(learner.method, name) for name in chosen.choice} == chosen.choice
 
 
+@pytest.mark.slow
 def test_the_gradients_are_measured_once_for_all_trials(one_layer, classes, monkeypatch):
     from holdfast import importance
 

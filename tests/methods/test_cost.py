@@ -30,6 +30,7 @@ from holdfast.maths.params import trainable
 from holdfast.methods import METHODS
 from holdfast.models import Classifier
 
+pytestmark = pytest.mark.slow  # every row trains a method
 every_row = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.xdist_group(f"cost-{n}")) for n in ROWS]
 )

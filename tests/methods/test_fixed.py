@@ -22,6 +22,7 @@ def learnt(model: str, name: str, fixed: dict[str, Any], **settings: Any) -> tup
     return learner, [learner.learn(task) for task in stream.tasks[:2]]
 
 
+@pytest.mark.slow
 def test_a_largest_lambda_that_is_fixed_is_not_searched(one_layer: str) -> None:
     learner, (_, second) = learnt(one_layer, "la", {"lam_max": 1641.0})
     modulated = [trial.choice for trial in second.trials if trial.choice.get("down") is not None]
@@ -48,6 +49,7 @@ def test_what_a_strategy_does_not_use_is_not_searched(
     assert len(modulated) == 3, "three values of the other strength"
 
 
+@pytest.mark.slow
 def test_rows_that_grow_are_not_the_printed_setting(one_layer: str) -> None:
     """New rows are free for any λ: no score approaches 0, and λ_max would reach its limit."""
     _, (_, plain) = learnt(one_layer, "mas", {})

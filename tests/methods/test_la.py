@@ -139,6 +139,7 @@ def test_the_proximal_form_runs(one_layer, classes):
 # ---- what it pools ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_true_alphas_are_pooled_never_modified_ones(one_layer, domains, monkeypatch):
     learner = make_learner(one_layer, LA(thr=0.01), domains)
     measured = watch_measures(monkeypatch)
@@ -243,6 +244,7 @@ def test_lambda_is_searched_with_the_plain_importance_at_task_2(one_layer, domai
     assert not any(modulated for lam, modulated in found if lam > 0)
 
 
+@pytest.mark.slow
 def test_lambda_is_searched_with_the_plain_importance_at_task_3(one_layer, domains, monkeypatch):
     learner = make_learner(one_layer, LA(thr=0.01), domains)
     for task in domains.tasks[:2]:

@@ -163,7 +163,7 @@ def test_a_proximal_step_keeps_double_precision():
 
 
 def test_importance_is_the_running_mean(one_layer, domains, monkeypatch):
-    learner = make_learner(one_layer, METHODS["mas"](), domains)
+    learner = make_learner(one_layer, METHODS["mas"](lam=1.0), domains, fixed={"lam"})
     measured = watch_measures(monkeypatch)
     for task in domains:
         learner.learn(task)
@@ -174,7 +174,7 @@ def test_importance_is_the_running_mean(one_layer, domains, monkeypatch):
 
 
 def test_importance_by_maximum(one_layer, domains, monkeypatch):
-    learner = make_learner(one_layer, METHODS["mas"](pooling="max"), domains)
+    learner = make_learner(one_layer, METHODS["mas"](pooling="max", lam=1.0), domains, fixed={"lam"})
     measured = watch_measures(monkeypatch)
     for task in domains.tasks[:2]:
         learner.learn(task)
@@ -217,6 +217,7 @@ def test_the_printed_setting_has_a_lambda_without_plasticity(second):
     )
 
 
+@pytest.mark.slow
 def test_the_search_keeps_enough_plasticity(second):
     _, lesson = second(small(epochs=6, lam_steps=7, lam_trials=5), thr=0.9)
     trial, notes = lesson.decision.trial, lesson.decision.notes
@@ -226,6 +227,7 @@ def test_the_search_keeps_enough_plasticity(second):
         assert any(t.score < 0.9 * notes["gold"] for t in stronger) or not stronger
 
 
+@pytest.mark.slow
 def test_lam_max_hardly_moves_what_the_past_needs(second):
     _, lesson = second(small(epochs=6))
     notes = lesson.decision.notes

@@ -249,6 +249,7 @@ def grid_learner(
     return make_learner(path, METHODS["rp2f"](**values), stream, own, fixed=fixed)
 
 
+@pytest.mark.slow
 def test_the_grid_of_all_pairs(one_layer, classes):
     learner = grid_learner(one_layer, classes, "product")
     pairs = {(lr, lam) for lr in (1e-2, 1e-3) for lam in LAMS}

@@ -128,6 +128,7 @@ def test_the_first_task_is_seq(one_layer, classes, name):
     assert_same_bits(*ends)
 
 
+@pytest.mark.slow
 def test_on_a_domain_incremental_stream_the_printed_setting_is_the_default(one_layer, domains):
     printed = small(head="preallocated", logits="all")
     learners = [make_learner(one_layer, METHODS["la"](), domains, s) for s in (small(), printed)]

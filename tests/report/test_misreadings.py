@@ -94,4 +94,4 @@ def test_reference_points_of_the_paper_are_told_where_they_belong(tmp_path: Path
     for path in place.glob("*.json"):
         path.write_text(path.read_text().replace('"hwu64"', f'"{stream}"'))
     page = write_report(place).page.read_text()
-    assert ("The paper reports ancl-mas CF 4" in page) == (stream == "hwu64")
+    assert ("The paper reports, after the second task: ancl-mas CF 4" in page) == (stream == "hwu64")

@@ -139,7 +139,7 @@ def test_numbers_that_are_none_are_left_out_with_a_line(tmp_path: Path) -> None:
     assert [run.method for run in written.sections[0][0].made] == ["seq"]
 
 
-PLOT, LEFT_OUT = 'class="plot', "more are not drawn"
+PLOT, LEFT_OUT = 'class="plot', "Figures not drawn"
 
 
 def test_many_settings_share_the_room_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -304,7 +304,7 @@ def test_a_study_that_is_not_finished_shows_what_is_missing(tmp_path: Path) -> N
     text = (tmp_path / "report.md").read_text()
     assert "| mas | proximal | - | 2e-05 | 0.001 | 1/3 | 1.050 | 1.700 | 75 % | 25 % |" in text
     assert "| mas | proximal | - | 2e-05 | 0.0001 | 0/3 | missing | missing | - | - |" in text
-    assert "trainings are missing" in text
+    assert "records planned so far" in text
     assert "mas-2e-05-0.001-0.json" in page, "numbers link to their records"
     [share] = [part for part in page.split("</td>") if part.endswith("75 %") or ">75 %<" in part]
     assert all(name in share for name in ("mas-2e-05-0.001-0", "naive-2e-05-0-0", "untouched-0-0-0"))
