@@ -55,7 +55,7 @@ def bench(
     ] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites.")] = False,
 ) -> None:
-    """Run a suite of methods, streams, orders and seeds. Run it again to resume after an interruption."""
+    """Run a suite of methods, streams, orders and seeds. Run it again to resume after a kill."""
     start_torch(1)
     from holdfast.app.display import SuiteDisplay
     from holdfast.bench.bench import bench as run_suite

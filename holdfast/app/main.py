@@ -112,7 +112,7 @@ def run(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Learn a stream with one method and write a JSON record. Run it again to resume after an interruption."""
+    """Learn a stream with one method and write a JSON record. Run it again to resume after a kill."""
     start_torch(threads)
     from holdfast.app.display import learning, print_record
     from holdfast.bench import Spec
