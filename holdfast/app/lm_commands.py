@@ -94,11 +94,13 @@ def finetune(
     data_dir: DataDir = None,
     threads: Threads = None,
 ) -> None:
-    """Fine-tune a model, protected by an importance if one is given. If stopped, the same command resumes."""
+    """Fine-tune a model, with protection if --protect is given. Run it again to resume after a stop."""
     if (lam is not None or budget is not None) and protect is None:
         raise HoldfastError("--lam and --budget need --protect, the folder of an importance")
     if protect is not None and (lam is None) == (budget is None):
         raise HoldfastError("--protect needs a strength: --lam, or --budget")
+    if budget == 0:
+        raise HoldfastError("--budget must be above 0; to change no protected weight, use --lam inf")
     start_torch(threads)
     from holdfast.app.display import counting
     from holdfast.lm.artefact import Importance, finished
@@ -260,6 +262,6 @@ def _sequences(data: str, part: Any, tokenizer: Any, max_tokens: int, data_dir: 
 def _say_cut(found: Any, max_tokens: int) -> None:
     if found.cut or found.dropped:
         say(
-            f"of {len(found) + found.dropped} examples, {found.cut} were truncated to {max_tokens} tokens "
-            f"and {found.dropped} left out because the prompt leaves no room for an answer"
+            f"{len(found) + found.dropped} examples; truncated to {max_tokens} tokens: {found.cut}; "
+            f"left out because the prompt leaves no room for an answer: {found.dropped}"
         )

@@ -253,11 +253,13 @@ class SumsHead(ClosedFormHead):
         """Remove a label's sums. Pooled sums keep its share, and choices made on validation data stay."""
         self.past.remove(row)
         self.changed()
-        if self.past.scatter == "pooled":
-            return "the pooled sums of all labels"
-        chosen = "shrinkage, " if len(self.options) > 1 else ""
-        told = f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
-        return told if self.heat.any() or self.evidence.any() or self.calibrated else ""
+        traces = ["the pooled sums of all labels"] if self.past.scatter == "pooled" else []
+        if self.heat.any() or self.evidence.any() or self.calibrated:
+            chosen = "shrinkage, " if len(self.options) > 1 else ""
+            traces.append(
+                f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
+            )
+        return " and ".join(traces)
 
     @property
     def calibrated(self) -> bool:

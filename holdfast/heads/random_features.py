@@ -185,7 +185,9 @@ class KLDAHead(ClosedFormHead):
     def drop(self, row: int) -> str:
         for member in self._each():
             member.drop(row)
-        return "the pooled covariance of the kernel features"
+        chosen = "settings chosen on held-out sentences (kernel width, shrinkage, temperature, distances)"
+        traces = ["the pooled sums of all labels", "the feature scale of the first task"]
+        return " and ".join([*traces, *([chosen] if self.heat.any() else [])])
 
     @override
     def distances(self, features: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""UPGD: an optimiser that protects useful weights; no task boundaries, no anchor, no extra loss."""
+"""UPGD: an optimiser that protects useful weights; it needs no task boundaries, anchor or extra loss."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class UPGD(Method):
 
     Equation: θ ← θ - c η (g + ξ)(1 - s), s = σ(û / max û), u ← β u + (1-β)(-g θ + ½ h θ²), û = u/(1-β^t)
     Paper: Elsayed, Mahmood, ICLR 2024
-    Cost: E·b, and two more backward passes per batch with curvature=hutchinson
-    Extras: 2·(E1·b1 + E2·b2) backward passes with curvature=hutchinson
+    Cost: E·b, and two more backward passes per measured batch with order=second, curvature=hutchinson
+    Extras: 2·(E1·b1 + E2·b2) backward passes with order=second, curvature=hutchinson, every=1
     Keeps: the running utility (one number per trainable weight) and its step counts
     """
 

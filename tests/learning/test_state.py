@@ -328,3 +328,10 @@ def test_a_tenth_is_held_out_of_every_label():
     assert set(valid.texts) <= set(held_out(more)[1].texts), (
         "a new label does not change the split of the others"
     )
+
+
+@pytest.mark.parametrize(("method", "values"), [("slda", {"scatter": "pooled"}), ("klda", {})])
+def test_forgetting_names_every_kind_of_trace(one_layer, method, values):
+    traces = taught(one_layer, method, **values).forget(STREAM.tasks[0].labels[0])
+    assert "the pooled sums of all labels" in traces
+    assert "settings chosen on held-out sentences" in traces
