@@ -121,7 +121,7 @@ try:
     shield.attach(model, torch.optim.AdamW(model.parameters(), lr=0.01, weight_decay=0.0))
     raise AssertionError("the loss form on shards must be refused")
 except HoldfastError as error:
-    assert "shards" in str(error)
+    assert "sharded" in str(error)
 print("passed", flush=True)
 dist.destroy_process_group()
 """
