@@ -151,7 +151,7 @@ def test_a_whole_study_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.Mon
     assert not trained
     page = write_study(tmp_path, study((0.01, 0.05), (0.1, 10.0), (0, 1))).read_text()
     for title in (
-        "naive fine-tuning by rate",
+        "plain fine-tuning at each rate",
         "as a proximal step",
         "one change at a time",
         "Old against new ability",
