@@ -27,6 +27,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # ---- hooks --------------------------------------------------------------------------------------------
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave repeated runs of every method to the slow tests: the contract suite compares two runs too."""
+    for item in items:
+        if item.nodeid.startswith("tests/frozen/test_frozen.py::test_two_runs"):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """Exclude all current objects from garbage collection: Accelerate collects after every training."""
     gc.collect()

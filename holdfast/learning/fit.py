@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -47,7 +48,7 @@ def fit(
     *,
     seed: int,
     accelerator: Accelerator,
-    deployed: Callable[[int], Params] | None = None,
+    deployed: Callable[[int], Params | None] = lambda epoch: None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
     """Train until the validation task loss of the deployed weights stops falling; restore the best weights.
@@ -61,7 +62,6 @@ def fit(
     weights = P.trainable(model)
     if not weights or not len(train):
         return result
-    deployed = deployed or (lambda epoch: P.snapshot(model))
     if training.begin is not None:
         P.restore(model, training.begin)
     was_training = model.training
@@ -72,8 +72,9 @@ def fit(
     steps = math.ceil(len(train) / settings.batch_size)
     warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
 
-    best = _Best(deployed(0), _copied(training.carried), math.inf)
-    start = _valid_loss(model, best.params, valid, settings.batch_size)
+    candidate = deployed(0)
+    best = _Best(candidate or P.snapshot(model), _copied(training.carried), math.inf)
+    start = _valid_loss(model, candidate, valid, settings.batch_size)
     # A NaN at the start must not become the best loss: no later loss would compare as lower.
     best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
     patience = settings.patience
@@ -101,7 +102,7 @@ def fit(
             result.diverged = True
             break
         if loss < best.loss:
-            best = _Best(candidate, _copied(training.carried), loss)
+            best = _Best(candidate or P.snapshot(model), _copied(training.carried), loss)
             result.best_epoch, result.valid_loss = epoch, loss
         if reference - loss > settings.min_delta:
             reference, patience = loss, settings.patience
@@ -128,18 +129,20 @@ def _copied(carried: dict[str, Params]) -> dict[str, Params]:
 
 
 @torch.no_grad()
-def _valid_loss(model: Classifier, params: Params, valid: Examples, batch_size: int) -> float:
-    """Return the task loss over a whole split under these weights: one mean, not a mean of batch means."""
+def _valid_loss(model: Classifier, params: Params | None, valid: Examples, batch_size: int) -> float:
+    """Return the task loss over a whole split: one mean, not a mean of batch means.
+
+    `params` are the weights to use instead of the model's own.
+    """
     device = next(model.parameters()).device
     total = torch.zeros(2, dtype=torch.float64, device=device)
     model.eval()
-    with P.using(model, params):
+    with nullcontext() if params is None else P.using(model, params):
         for batch in valid.batches(2 * batch_size):
             batch = batch.to(device)
             assert batch.objective is not None
             if not (batch.labels == IGNORED).all():
                 total += batch.objective.sums(model(batch.without_loss()).logits, batch.labels)
-    model.train()
     losses, normaliser = distributed.total(total).tolist()
     return float(losses / normaliser) if normaliser else math.inf
 

@@ -175,12 +175,13 @@ class Method:
         """Return the definition of a training run on a task; leave the method's state unchanged."""
         return Training(self.lr)
 
-    def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params:
+    def deployed(self, learner: LearnerView, training: Training, epoch: int) -> Params | None:
         """Return the weights that would be deployed after an epoch (0: before the first).
 
-        Early stopping judges these. State that belongs to them may be stored in `training.carried`.
+        None stands for the model's own. Early stopping judges these weights. State that belongs to them may
+        be stored in `training.carried`.
         """
-        return P.snapshot(learner.model)
+        return None
 
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Update the state, and if necessary the weights, at the end of a task."""

@@ -78,8 +78,8 @@ def test_everyday_commands_work_without_extras(tiny_bert: str, tmp_path) -> None
     ("arguments", "extra"),
     [
         (("data", "show", "home"), "bench"),
-        (("data", "show", "hf:owner/name"), "datasets"),
-        (("bench", "quick", "--engine", "ray", "--out", "runs"), "ray"),
+        pytest.param(("data", "show", "hf:owner/name"), "datasets", marks=pytest.mark.slow),
+        pytest.param(("bench", "quick", "--engine", "ray", "--out", "runs"), "ray", marks=pytest.mark.slow),
     ],
 )
 def test_a_missing_extra_is_one_line_that_names_it(arguments: tuple[str, ...], extra: str, tmp_path) -> None:

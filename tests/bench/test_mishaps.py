@@ -44,7 +44,10 @@ def undisturbed(two_files: Path, one_layer: str, tmp_path_factory: pytest.TempPa
     return told(run(spec(two_files, one_layer, "mas"), tmp_path_factory.mktemp("undisturbed")))
 
 
-@pytest.mark.parametrize("what", [".trial", "generation-", "CURRENT", ".json"])
+@pytest.mark.parametrize(
+    "what",
+    [".trial", *(pytest.param(w, marks=pytest.mark.slow) for w in ("generation-", "CURRENT", ".json"))],
+)
 def test_a_disk_that_is_full_anywhere(
     two_files: Path,
     one_layer: str,

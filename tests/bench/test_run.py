@@ -158,6 +158,7 @@ def test_fixed_lam(files, one_layer, tmp_path, lam):
 # ---- kill and resume ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_cut_off_anywhere_ends_with_the_same_record(files, one_layer, tmp_path, undisturbed):
     asked, cuts = spec(files, one_layer, "mas"), 0
     rng = random.Random(5)

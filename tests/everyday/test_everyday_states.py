@@ -287,6 +287,7 @@ def test_a_second_writer_is_refused_and_readers_go_on(mine, tmp_path, capsys):
     assert call("learn", str(mine), more) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_half_state(mine, tmp_path):
     """One process commits again and again, keeping one generation, while another loads."""
     script = (

@@ -29,7 +29,7 @@ def every_method_but(*left_out: str) -> pytest.MarkDecorator:
 
 every_method = every_method_but()
 STREAMS = {"classes": class_stream, "domains": domain_stream}
-EPOCHS = {"classes": 2, "domains": 8}  # enough for SEQ to forget a domain
+EPOCHS = {"classes": 2, "domains": 6}  # enough for SEQ to forget a domain
 
 
 class Diary(Progress):

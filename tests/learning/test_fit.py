@@ -53,7 +53,7 @@ class World:
             small(**changes),
             seed=seed,
             accelerator=Accelerator(),
-            deployed=deployed,
+            deployed=deployed or (lambda epoch: None),
             **extra,
         )
 
@@ -82,8 +82,9 @@ def script(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[P.Param
     """Set the validation losses of epochs 0, 1, ...; return the list of weights evaluated."""
     judged: list[P.Params] = []
 
-    def scripted(model: Classifier, params: P.Params, valid: Examples, batch_size: int) -> float:
-        judged.append({name: value.clone() for name, value in params.items()})
+    def scripted(model: Classifier, params: P.Params | None, valid: Examples, batch_size: int) -> float:
+        own = P.snapshot(model) if params is None else params
+        judged.append({name: value.clone() for name, value in own.items()})
         return losses[len(judged) - 1]
 
     monkeypatch.setattr(fit_module, "_valid_loss", scripted)

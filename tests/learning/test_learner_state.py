@@ -160,7 +160,7 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
 @pytest.mark.parametrize(
     ("name", "moment"),
     [
-        ("mas", "holdfast.learning.learner.fit"),
+        pytest.param("mas", "holdfast.learning.learner.fit", marks=pytest.mark.slow),
         ("mas", "holdfast.methods.quadratic.Quadratic.consolidate"),
         ("slda", "holdfast.methods.base.Method.consolidate"),
     ],

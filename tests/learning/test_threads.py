@@ -13,7 +13,7 @@ from holdfast import Learner
 from holdfast.models import build_classifier
 
 THREADS = 8
-CALLS = 25
+CALLS = 10
 
 
 def dropping(learner: Learner) -> bool:

@@ -216,6 +216,7 @@ def test_a_name_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     assert nasty not in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_of_five_hundred_records_stays_small(tmp_path: Path) -> None:
     rng = random.Random(0)
     for method in ("seq", "mas", "la", "ancl-mas", "ancl-lwf"):
