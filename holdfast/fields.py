@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import field
 from numbers import Real
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import HoldfastError, did_you_mean
 
+MOST = 1_000_000  # items or characters of a value in a file
+Made = TypeVar("Made")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
@@ -61,6 +63,36 @@ def check(owner: type, values: Mapping[str, Any]) -> None:
             raise HoldfastError(f"{name}={value!r}: expected {_expected(owner, name)}")
 
 
+def built(owner: Callable[..., Made], values: Any, where: str) -> Made:
+    """Return a dataclass from JSON of unknown origin; refuse missing, unknown and invalid fields."""
+    known = {one.name: one for one in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    hints = _hints(owner)
+    if not isinstance(values, dict):
+        raise HoldfastError(f"{where} is damaged: it is no object but {type(values).__name__}")
+    if strange := sorted(set(values) - set(known)):
+        raise HoldfastError(
+            f"{where} has the unknown field {strange[0]!r}: it is damaged, or was made by another version"
+        )
+    for name, one in known.items():
+        optional = one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING
+        if name not in values and not optional:
+            raise HoldfastError(f"{where} lacks the field {name!r}: it is damaged")
+        if name in values and not (_is(hints[name], values[name]) and _bounded(values[name])):
+            raise HoldfastError(f"{where} is damaged: {name!r} has an invalid value")
+    return owner(**values)
+
+
+def _bounded(value: Any) -> bool:
+    """Return whether numbers are finite and fit into 64 bits, and nothing is of absurd size."""
+    if isinstance(value, dict):
+        return len(value) <= MOST and all(map(_bounded, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return len(value) <= MOST and all(map(_bounded, value))
+    if isinstance(value, str):
+        return len(value) <= MOST
+    return not isinstance(value, int | float) or abs(value) < 2**63
+
+
 def check_all(holder: Any) -> None:
     """Check all fields of an object."""
     check(type(holder), {name: getattr(holder, name) for name in fields_of(type(holder))})
@@ -85,6 +117,12 @@ def _is(hint: Any, value: Any) -> bool:
         return (
             isinstance(value, tuple | list) and bool(value) and all(_is(options[0], item) for item in value)
         )
+    if hint is Any:
+        return True
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_is(options[0], item) for item in value)
+    if get_origin(hint) is dict:
+        return isinstance(value, dict) and all(_is(options[1], item) for item in value.values())
     if hint is float:
         return isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))

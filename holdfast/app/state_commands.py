@@ -25,6 +25,10 @@ File = Annotated[
 ]
 TextColumn = Annotated[str, typer.Option(help="Column of the sentences.")]
 LabelColumn = Annotated[str, typer.Option(help="Column of the labels.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option("--model", help="Folder or name of the encoder, if it is no longer where it was."),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -34,6 +38,7 @@ def add_to(app: typer.Typer) -> None:
         "predict": predict,
         "eval": evaluate,
         "inspect": inspect,
+        "verify": verify,
         "rollback": rollback,
         "forget-label": forget_label,
     }
@@ -57,7 +62,8 @@ def learn(
         str | None,
         typer.Option(
             show_default="minilm",
-            help="A model listed by `holdfast models list`, a folder or a hub id; only for a new STATE.",
+            help="A model listed by `holdfast models list`, a folder or a hub id. For an existing STATE: "
+            "where its encoder is now.",
         ),
     ] = None,
     budget: Annotated[
@@ -67,6 +73,7 @@ def learn(
     keep: Annotated[
         int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Count rows again that were learnt before.")] = False,
     set: Annotated[
         list[str], typer.Option(help="Setting as name=value; only for a new STATE. Repeatable.")
     ] = [],  # noqa: B006
@@ -99,6 +106,7 @@ def learn(
                 label_column=label_column,
                 generations=keep,
                 seconds=budget,
+                again=again,
                 progress=progress,
                 hyper_parameters=values,
                 settings=settings,
@@ -119,6 +127,11 @@ def _count(number: int, noun: str) -> str:
 
 
 def _say_learnt(state: Path, learnt: Any) -> None:
+    if learnt.lesson is None:
+        say(
+            f"already learnt (generation {learnt.generation}); nothing was counted twice; --again would do so"
+        )
+        return
     entry, learner = learnt.learner.history[-1], learnt.learner
     parts = [_count(len(learnt.new), "new label")] if learnt.new else []
     parts += [f"more examples of {_count(len(learnt.more), 'known label')}"] if learnt.more else []
@@ -154,6 +167,7 @@ def predict(
     ] = None,
     format: Annotated[Literal["text", "jsonl", "csv"], typer.Option(help="Output format.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Output file, instead of stdout.")] = None,
+    model: Encoder = None,
     threads: Threads = None,
 ) -> None:
     """Predict the labels of sentences, with their probabilities."""
@@ -173,7 +187,7 @@ def predict(
         raise HoldfastError("the sentence is empty; give one, - for lines from stdin, or --file FILE")
     else:
         pieces = iter([[text or ""]])
-    learner = Learner.load(state)
+    learner = Learner.load(state, model=model)
     answers = everyday.answers_to_lines if text == "-" else everyday.answers
     with rewriting(out) if out else nullcontext(sys.stdout) as sink:
         for number, texts in enumerate(pieces):
@@ -189,6 +203,7 @@ def evaluate(
     text_column: TextColumn = "text",
     label_column: LabelColumn = "label",
     page: Annotated[Path | None, typer.Option(help="HTML page to write, with the confusion matrix.")] = None,
+    model: Encoder = None,
     threads: Threads = None,
 ) -> None:
     """Test STATE on FILE, or on its test rows if it has splits: macro-F1, and scores of each label."""
@@ -203,7 +218,7 @@ def evaluate(
         rows = [row for row in rows if row.split == "test"]
         if not rows:
             raise HoldfastError(f"{file}: no 'test' rows in the split column; mark some, or drop the column")
-    learner = Learner.load(state)
+    learner = Learner.load(state, model=model)
     found = everyday.evaluated(learner, Split.of([row[:2] for row in rows]))
     table = Table("label", box=None)
     for column in ("precision", "recall", "F1", "sentences"):
@@ -232,16 +247,34 @@ def inspect(state: State) -> None:
     print_state(console, state, held_fast(state))
 
 
+def verify(state: State) -> None:
+    """Check every generation of STATE against its checksums."""
+    start_torch(1)
+    from holdfast.storage.generations import Store
+
+    store = Store(state)
+    if store.current is None:
+        raise HoldfastError(f"{state} holds no Holdfast state; check the path")
+    found = store.verify()
+    for number, wrong in found.items():
+        unchecked = (
+            " (format 1, without checksums)" if not wrong and store.sections(number).format == 1 else ""
+        )
+        say(f"generation {number}: {wrong or 'whole'}{unchecked}")
+    whole = [number for number, wrong in found.items() if not wrong]
+    if store.current not in whole:
+        way = f"go back: holdfast rollback {state} {whole[-1]}" if whole else "restore it from a copy"
+        raise HoldfastError(f"the current generation {store.current} of {state} is damaged; {way}")
+
+
 def rollback(
     state: State, generation: Annotated[int, typer.Argument(help="Number of the generation.")]
 ) -> None:
     """Make another generation of STATE current. No generation is deleted."""
     start_torch(1)
-    from holdfast.learning.directory import working_in
-    from holdfast.storage.generations import Store
+    from holdfast.learning.directory import roll_back
 
-    with working_in(state, new=False):
-        Store(state).rollback(generation)
+    roll_back(state, generation)
     say(f"{state}: generation {generation} is current")
 
 
@@ -252,20 +285,36 @@ def forget_label(
         int | None,
         typer.Option(min=1, help="Number of generations to keep; 1 deletes all older ones."),
     ] = None,
+    purge: Annotated[
+        bool,
+        typer.Option(
+            "--purge", help="Also delete older generations and every other trace that can be deleted."
+        ),
+    ] = False,
+    model: Encoder = None,
     threads: Threads = None,
 ) -> None:
     """Remove a label from STATE, and print where traces of it remain."""
     start_torch(threads)
+    from holdfast.data.tasks import printable
     from holdfast.everyday import jobs as everyday
     from holdfast.storage.generations import Store
 
-    generation, traces = everyday.forget_label(state, label, generations=keep)
-    if traces:
-        say(f"{label!r} is forgotten; traces of it remain in {traces}")
-    else:
-        say(f"{label!r} is forgotten, as if it had never been learnt")
+    done = everyday.forget_label(state, label, generations=keep, purge=purge, model=model)
+    name = repr(printable(label))
+    if not done.known and not done.dropped:
+        say(f"no generation of {state} knows {name}; there is nothing to remove")
+        return
+    if done.traces:
+        say(f"{name} is forgotten; traces of it remain in {done.traces}")
+    elif done.known:
+        say(f"{name} is forgotten, as if it had never been learnt")
+    if done.dropped:
+        say(f"deleted: {_count(len(done.dropped), 'older generation')}")
+    if purge:
+        say("the ids of lessons are deleted too: a file that is taught again counts again")
     older = len(Store(state).generations) - 1
     kept = _count(older, "older generation")
     one = ("is", "it") if older == 1 else ("are", "them")
-    knows = f"; {kept} {one[0]} kept and may still know it; --keep 1 deletes {one[1]}" if older else ""
-    say(f"{state}: generation {generation}{knows}")
+    knows = f"; {kept} {one[0]} kept and may still know it; --purge deletes {one[1]}" if older else ""
+    say(f"{state}: generation {done.generation}{knows}")

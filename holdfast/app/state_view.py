@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.data.tasks import printable
-from holdfast.learning.directory import origin_of
+from holdfast.learning.directory import called
+from holdfast.learning.sections import read
 from holdfast.maths.params import layer_of
 from holdfast.storage.generations import Store
 
@@ -19,8 +20,7 @@ Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), r
 
 def held_fast(path: Path) -> Held:
     """Return each layer's mean importance (largest 1), and its ρ in the latest lesson that has any."""
-    tensors, meta = Store(path).load()
-    origin_of(meta, path)
+    tensors, meta = read(Store(path).load(), path).state
     sums: dict[str, list[float]] = {}
     for name, value in tensors.get("alpha", {}).items():
         total = sums.setdefault(layer_of(name), [0.0, 0.0])
@@ -28,17 +28,18 @@ def held_fast(path: Path) -> Held:
         total[1] += value.numel()
     means = {layer: total / count for layer, (total, count) in sums.items() if count}
     largest = max(means.values(), default=0.0) or 1.0
-    measured = [entry["rho"] for entry in meta["learner"]["history"] if entry.get("rho")]
+    measured = [entry["rho"] for entry in meta["history"] if entry.get("rho")]
     rho = measured[-1] if measured else {}
     return {layer: (mean / largest, rho.get(layer)) for layer, mean in sorted(means.items())}
 
 
 def print_state(console: Console, path: Path, held: Held) -> None:
     """Print the labels, lessons, sizes and generations of a state, and the importance of its layers."""
-    store, meta = Store(path), Store(path).meta()
-    origin, learner = origin_of(meta, path), meta["learner"]
+    store = Store(path)
+    saved = read(store.load(), path)
+    origin, learner = saved.origin, saved.state[1]
     console.print(
-        f"[bold]{escape(str(path))}[/bold]: method {origin.method} on {escape(origin.model)}, "
+        f"[bold]{escape(str(path))}[/bold]: method {origin.method} on {escape(called(origin))}, "
         f"{len(learner['seen'])} labels, {learner['tasks_seen']} lessons",
         soft_wrap=True,
         highlight=False,

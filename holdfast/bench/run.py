@@ -131,7 +131,8 @@ def _learn_all(
     revisions: list[str | None] = []
     codes: list[str] = []
     if store.current is not None:
-        tensors, meta = store.load()
+        saved = store.load()
+        tensors, meta = saved.tensors, saved.sections
         anew = f"to restart this run, delete {store.root.parent}"
         if meta["run"].get("data", data) != data:
             raise HoldfastError(f"{spec.stream} has changed since this run began; {anew}")

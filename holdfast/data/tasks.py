@@ -100,7 +100,10 @@ def printable(text: str) -> str:
 
 
 def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
-    """Return a task made from texts and labels, with some held out for validation by `held_out`."""
+    """Return a task made from texts and labels, with some held out for validation by `held_out`.
+
+    The order of the texts has no effect.
+    """
     for what, values in (("text", texts), ("label", labels)):
         if isinstance(values, str):
             raise HoldfastError(f"the {what}s are one string; give a list of strings")
@@ -110,7 +113,7 @@ def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int
                 raise HoldfastError(f"{what} {place + 1} is not text but {value!r} ({kind}); use str()")
     if len(texts) != len(labels):
         raise HoldfastError(f"{len(texts)} texts but {len(labels)} labels; give one label per text")
-    train, valid = held_out(Split(tuple(texts), tuple(labels)), seed)
+    train, valid = held_out(Split.of(sorted(zip(texts, labels, strict=True))), seed)
     return Task(name, train=train, valid=valid, test=Split((), ()))
 
 

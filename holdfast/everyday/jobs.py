@@ -11,6 +11,7 @@ import shutil
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -19,11 +20,14 @@ from holdfast.data.readers import Rows, read_pairs, stem, whole
 from holdfast.data.tasks import FAILED, UNKNOWN, Split, Task, printable
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
+from holdfast.fields import unknown
 from holdfast.learning import directory as state
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
+from holdfast.learning.sections import lesson_id, read
 from holdfast.maths.metrics import label_scores, macro_f1
 from holdfast.storage.generations import Store
+from holdfast.storage.tensors import FORMAT
 
 Format = Literal["text", "jsonl", "csv"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may evaluate cells that begin with these
@@ -38,7 +42,8 @@ class Learnt:
     """Result of learning a file."""
 
     learner: Learner
-    lesson: Lesson
+    lesson: Lesson | None
+    """None if the same rows had been learnt before."""
     generation: int
     new: list[str]
     more: list[str]
@@ -54,11 +59,15 @@ def learn(
     label_column: str = "label",
     generations: int | None = None,
     seconds: float | None = None,
+    again: bool = False,
     progress: Progress | None = None,
     hyper_parameters: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
 ) -> Learnt:
-    """Teach a file to the learner in a directory, created if absent, and commit a generation."""
+    """Teach a file to the learner in a directory, created if absent, and commit a generation.
+
+    Rows that the learner has learnt before, in any order, are not counted twice unless `again` is true.
+    """
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
     with state.working_in(path):
         learner = _opened(path, method, model, hyper_parameters or {}, settings or {})
@@ -75,8 +84,11 @@ def learn(
             learner.method.set(seconds=seconds)
         learner.check_room((row.label for row in rows), f"is {label_column!r} the label column?")
         known = set(learner.classes_)
-        mark = _mark(rows)
-        for oddity in (*oddities(rows, learner.classes_), *_known_already(learner, mark)):
+        mark = lesson_id(learner.key, _mark(rows))
+        if not again and (done := _committed(learner, mark, rows)):
+            shutil.rmtree(path / ".trials", ignore_errors=True)
+            return Learnt(learner, None, done, [], [])
+        for oddity in oddities(rows, learner.classes_):
             learner.progress.note(f"note: {oddity}")
         if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
             most = learner.settings.max_length
@@ -85,9 +97,13 @@ def learn(
                 "change that in a new directory"
             )
         lesson = _taught(learner, source, rows)
-        learner.history[-1]["rows"] = mark
+        learner.history[-1] |= {"id": mark, "generation": Store(path).next}
         if seconds is not None:
             learner.method.set(seconds=usual)  # the budget was for this file only
+        if learner.migrates:
+            learner.progress.note(
+                f"note: {path} is written in format {FORMAT} from now on; older versions cannot read it"
+            )
         generation = learner.commit(path)
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
@@ -100,24 +116,26 @@ def _mark(rows: Rows) -> str:
     return hashlib.sha256(repr(sorted(rows, key=repr)).encode()).hexdigest()[:16]
 
 
-def _known_already(learner: Learner, mark: str) -> list[str]:
-    """Return a note if the same rows have been learnt before."""
-    times = sum(entry.get("rows") == mark for entry in learner.history)
-    told = f"the same rows were learnt before (lessons: {times}); they count again, and the score says little"
-    return [told] if times else []
+def _committed(learner: Learner, mark: str, rows: Rows) -> int:
+    """Return the generation that has learnt these rows, or 0; a label forgotten since counts as new."""
+    known = all(row.label in learner.classes_ for row in rows if row.split in (None, "train"))
+    found = [entry.get("generation", 0) for entry in learner.history if entry.get("id") == mark]
+    return (found[-1] or learner.generation) if found and known else 0
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
     """Teach a file's rows as one lesson; without a split column, some are held out for validation."""
+    name = printable(stem(source))
     if rows[0].split is None:
-        return learner.learn([row.text for row in rows], [row.label for row in rows], stem(source))
-    parts = {part: Split.of([row[:2] for row in rows if row.split == part]) for part in ("train", "valid")}
+        return learner.learn([row.text for row in rows], [row.label for row in rows], name)
+    ordered = sorted(rows)  # their order in the file has no effect
+    parts = {part: Split.of([row[:2] for row in ordered if row.split == part]) for part in ("train", "valid")}
     if not len(parts["train"]):
         raise HoldfastError(f"{source}: no 'train' rows in the split column; mark some, or drop the column")
     taught = {*parts["train"].labels, *learner.classes_}
     if unseen := sorted(set(parts["valid"].labels) - taught):
         raise HoldfastError(f"{source}: label {unseen[0]!r} has 'valid' rows but no 'train' rows; add some")
-    return learner.learn(Task(stem(source), **parts, test=Split((), ())))
+    return learner.learn(Task(name, **parts, test=Split((), ())))
 
 
 def _opened(
@@ -132,15 +150,11 @@ def _opened(
         training = replace(state.EVERYDAY, **settings)
         return Learner.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
     only_for_new(path, [*hyper_parameters, *settings])
-    learner = Learner.load(path)
-    for name, asked, has in (
-        ("method", method, learner.made_of.method),
-        ("model", model and state.named(model), learner.made_of.model),
-    ):
-        if asked is not None and asked != has:
-            raise HoldfastError(
-                f"{path} was created with --{name} {has}; leave --{name} out, or choose another directory"
-            )
+    learner = Learner.load(path, model=model)
+    if method not in (None, made := learner.made_of.method):
+        raise HoldfastError(
+            f"{path} was created with --method {made}; leave --method out, or choose another directory"
+        )
     return learner
 
 
@@ -178,13 +192,57 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[str]:
     return found
 
 
-def forget_label(path: Path, label: str, *, generations: int | None = None) -> tuple[int, str]:
-    """Remove a label from a learner; return the new generation and what still carries traces of the label."""
+@dataclass
+class Forgotten:
+    """Result of forgetting a label."""
+
+    generation: int
+    traces: str
+    """What still carries traces of the label; empty if nothing does."""
+    known: bool
+    """Whether the current generation knew the label."""
+    dropped: list[int]
+    """Older generations that were deleted."""
+
+
+def forget_label(
+    path: Path,
+    label: str,
+    *,
+    generations: int | None = None,
+    purge: bool = False,
+    model: str | None = None,
+) -> Forgotten:
+    """Remove a label from a learner.
+
+    `purge` also removes older generations, unfinished trials, the ids of all lessons, and names of lessons
+    that contain the label. It can be repeated: a second call finishes one that was killed.
+    """
     with state.working_in(path, new=False):
-        learner = Learner.load(path)
-        traces = learner.forget(label)
+        store = Store(path)
+        store.sweep()  # a killed purge leaves generations that the pointer no longer names
+        learner = Learner.load(path, model=model)
+        before, known = store.generations, label in learner.classes_
+        if not known and not (purge and label in _ever_known(store)):
+            if purge:
+                return Forgotten(learner.generation, "", known=False, dropped=[])
+            raise HoldfastError(unknown(label, learner.classes_, "label"))
+        traces = learner.forget(label) if known else ""
+        if purge:
+            learner.drop_names(label)
         shutil.rmtree(path / ".trials", ignore_errors=True)  # a killed lesson may have left traces of it
-        return learner.commit(path, keep=generations), traces
+        number = learner.commit(path, keep=1 if purge else generations)
+        dropped = [one for one in before if one not in store.generations]
+        return Forgotten(number, traces, known, dropped)
+
+
+def _ever_known(store: Store) -> set[str]:
+    """Return the labels of all generations that can be read."""
+    labels: set[str] = set()
+    for number in store.generations:
+        with suppress(HoldfastError):
+            labels.update(read(store.load(number), store.root).state[1]["labels"])
+    return labels
 
 
 # ---- classifying --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing_extensions import override
 from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
 from holdfast.maths.metrics import macro_f1
-from holdfast.maths.params import Params
+from holdfast.maths.params import Params, misfit
 
 NO_DISTANCE = "this head cannot detect unknown inputs; use the method slda or klda"
 
@@ -45,6 +45,8 @@ class Head(nn.Module, ABC):
 
     trained: ClassVar[bool]
     """Whether the head has weights trained by gradient; otherwise it absorbs vectors."""
+    kind: ClassVar[str]
+    """Name of the section that holds the head's statistics in a saved state."""
     has_past: ClassVar[bool]
     """Whether training sees rows of earlier tasks, which the loss must balance against."""
 
@@ -105,6 +107,10 @@ class Head(nn.Module, ABC):
 
     def load_statistics(self, statistics: Params) -> None:
         """Restore the result of `statistics`."""
+
+    def misfit(self, statistics: Params) -> str:
+        """Return the name of the first entry that cannot belong to a head with these labels, or ''."""
+        return misfit(self.statistics(), statistics)
 
     # ---- use --------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from holdfast.heads.base import Head, Taught, Vectors
 from holdfast.heads.drift import relative_drift, ridge_map
 from holdfast.heads.linear import ProbeHead
 from holdfast.heads.sums import ClassSums, Scatter
-from holdfast.maths.params import Params
+from holdfast.maths.params import Params, misfit
 
 Option = tuple[float, ...]
 PIECE = 4096  # sentences
@@ -216,6 +216,22 @@ class SumsHead(ClosedFormHead):
     def grow(self, classes: int) -> None:
         self.past.grow(classes)
         self.changed()
+
+    @override
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        super().become(labels, seen)
+        self.past = ClassSums(self.past.width, self.past.scatter)
+        self.grow(len(labels))
+
+    @override
+    def misfit(self, statistics: Params) -> str:
+        """Other versions may have had other options, for which the evidence is dropped."""
+        own = self.statistics()
+        if "evidence" in statistics and statistics["evidence"].dim() == 1:
+            own["evidence"] = statistics["evidence"]
+        if wrong := misfit(own, statistics):
+            return wrong
+        return "counts" if (statistics["counts"] < 0).any() else ""
 
     @override
     def statistics(self) -> Params:

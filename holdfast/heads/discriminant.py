@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy
 import torch
@@ -14,7 +14,7 @@ from typing_extensions import override
 from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
 from holdfast.heads.closed import Option, SumsHead
-from holdfast.heads.sums import Scatter
+from holdfast.heads.sums import Scatter, factored
 from holdfast.maths.params import Params
 
 SHRINKAGES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # the largest for very few sentences
@@ -46,6 +46,7 @@ class SLDAHead(SumsHead):
     validation chooses after each task.
     """
 
+    kind: ClassVar[str] = "slda"
     _spreads: dict[bool, Tensor]
     _factored: tuple[Option, Tensor] | None = None
     _oracle: float | None = None
@@ -161,7 +162,7 @@ class SLDAHead(SumsHead):
         """Return the Cholesky factor of Σ_e."""
         if self._factored is None or self._factored[0] != option:
             spread = self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")
-            self._factored = (option, torch.linalg.cholesky(shrunk(spread, option[0])))
+            self._factored = (option, factored(shrunk(spread, option[0])))
         return self._factored[1]
 
     def _spread(self, *, balanced: bool) -> Tensor:

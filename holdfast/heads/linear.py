@@ -28,6 +28,7 @@ class LinearHead(Head):
     """
 
     trained: ClassVar[bool] = True
+    kind: ClassVar[str] = "linear"
     has_past: ClassVar[bool] = True
 
     def __init__(self, width: int, *, seed: int = 0, visible: Visible = "seen") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
 from holdfast.heads.closed import ClosedFormHead, Option, SumsHead
 from holdfast.heads.discriminant import SLDAHead, Weighting
-from holdfast.maths.params import Params
+from holdfast.heads.sums import factored
+from holdfast.maths.params import Params, misfit
 
 WIDTHS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)  # c of γ = c / median ‖z - z'‖²
 RIDGES = tuple(10.0**j for j in range(-2, 9))
@@ -62,6 +63,8 @@ class KLDAHead(ClosedFormHead):
     Mean, spread and median distance of the features are fixed on the first task. `combine` either keeps the
     width that is best on the first validation data, or averages the probabilities of all widths.
     """
+
+    kind: ClassVar[str] = "klda"
 
     def __init__(
         self,
@@ -116,7 +119,23 @@ class KLDAHead(ClosedFormHead):
     def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
         super().become(labels, seen)
         for member in self._each():
+            member.become(labels, seen)
             member.labels = self.labels
+
+    @override
+    def misfit(self, statistics: Params) -> str:
+        """Validation may have dropped members; before the first task there is no scale."""
+        own = self.statistics()
+        for name in ("centre", "spread"):
+            if name in statistics and statistics[name].shape in ((0,), (self.width,)):
+                own[name] = statistics[name]
+        kept = {name.partition(".")[0] for name in statistics if "." in name}
+        if not kept or kept != {str(number) for number in range(min(len(kept), len(self.members)))}:
+            return "members"
+        own = {
+            name: value for name, value in own.items() if "." not in name or name.partition(".")[0] in kept
+        }
+        return misfit(own, statistics)
 
     @override
     def statistics(self) -> Params:
@@ -223,6 +242,7 @@ class RanPACHead(SumsHead):
     The class sums of h are the columns of C, and the pooled scatter of h is G.
     """
 
+    kind: ClassVar[str] = "ranpac"
     _gram: Tensor | None = None
 
     def __init__(
@@ -242,7 +262,7 @@ class RanPACHead(SumsHead):
         if self._gram is None:
             self._gram = self.past.moments()
         ridge = option[0] * torch.eye(len(self._gram), dtype=self._gram.dtype)
-        weight = torch.cholesky_solve(self.past.sums.T, torch.linalg.cholesky(self._gram + ridge)).T
+        weight = torch.cholesky_solve(self.past.sums.T, factored(self._gram + ridge)).T
         return weight, weight.new_zeros(len(weight))
 
     @override

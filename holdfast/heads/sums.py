@@ -13,8 +13,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
 
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal
 Scatter = Literal["per-class", "pooled"]
 
 
@@ -121,6 +123,19 @@ class ClassSums:
 
     def _squares(self, rows: Iterable[int]) -> Iterable[Tensor]:
         return (_square(self.triangles[row], self.width) for row in rows)
+
+
+def factored(matrix: Tensor) -> Tensor:
+    """Return the Cholesky factor of a symmetric matrix; one that is nearly singular is regularised."""
+    scale = matrix.diagonal().mean()
+    for jitter in JITTERS:
+        found = torch.linalg.cholesky_ex(matrix + jitter * scale * torch.eye(len(matrix)).to(matrix))
+        factor: Tensor = found.L
+        if not found.info and torch.isfinite(factor).all():
+            return factor
+    raise HoldfastError(
+        "the sums of the head are no sums of squares; restore the state, or go back a generation"
+    )
 
 
 def _upper(width: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,6 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,31 +17,18 @@ from typing import Any
 from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head
-from holdfast.methods import METHODS
+from holdfast.learning.sections import Fingerprint, Origin
 from holdfast.models import Classifier
 from holdfast.models.adapters import Adapter
 from holdfast.models.sources import is_own
-from holdfast.settings import Settings, preset
-from holdfast.storage.files import locked, refuse_links
-from holdfast.storage.generations import Store
+from holdfast.settings import preset
+from holdfast.storage.files import locked, make_directory, refuse_links
+from holdfast.storage.generations import NAMED, POINTER, Store
 
-KEEP = 5
 OURS = re.compile(r"\.lock|\.trials|\..*\.tmp|generation-000001")  # files that a killed first lesson leaves
-GENERATION = re.compile(r"generation-(\d{6})")
+PASSING = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")  # no part of a model's identity
 # For training on two CPU cores, with all of the data.
 EVERYDAY = dataclasses.replace(preset("small"), train_per_class=None, valid_per_class=None)
-
-
-@dataclass
-class Origin:
-    """What a learner was created from: enough to create it again."""
-
-    method: str
-    model: str
-    fingerprint: str
-    settings: dict[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    keep: int = KEEP
 
 
 def named(model: str) -> str:
@@ -60,17 +46,18 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
     refuse_links(path)
     if path.is_dir() and Store(path).current is None:
         foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
-        if any(GENERATION.fullmatch(name) for name in foreign):
-            found = filter(None, (GENERATION.fullmatch(file.name) for file in path.iterdir()))
-            numbers = sorted(int(name[1]) for name in found)
-            pointer = json.dumps({"current": numbers[-1], "generations": numbers})
-            raise HoldfastError(f"{path} has lost its file CURRENT; create it with the content {pointer}")
+        if any(NAMED.fullmatch(name) for name in foreign):
+            raise HoldfastError(f"{path} has lost its file {POINTER}{Store(path).advice()}")
         if foreign and new:
             raise HoldfastError(
                 f"{path} contains other files, such as {min(foreign)}; choose a new or empty directory"
             )
     if not new and (fresh or Store(path).current is None):
         raise HoldfastError(f"{path} holds no Holdfast state; check the path")
+    try:
+        make_directory(path, private=True)
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {path}: {error.strerror or error}") from error
     with locked(path):
         try:
             yield
@@ -79,29 +66,18 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
                 shutil.rmtree(path)
 
 
-def origin_of(meta: Any, path: Path) -> Origin:
-    """Return the origin of a saved learner; raise if a field is missing or unknown to this version."""
-    try:
-        made, hparams, _ = meta["origin"], meta["learner"]["hparams"], meta["fixed"]
-        origin = Origin(**{name: made[name] for name in made if name in _names(Origin)})
-    except (KeyError, TypeError) as error:
-        raise HoldfastError(f"{path} holds a run's state, not a learner's; use `holdfast learn`") from error
-    method = METHODS.get(origin.method)
-    for said, owner in ((made, Origin), (origin.settings, Settings), (hparams, method)):
-        if owner is not None and (strange := sorted(set(said) - set(_names(owner)))):
-            raise HoldfastError(
-                f"{path} contains {strange[0]!r}, which Holdfast {version_of('holdfast')} does not know: "
-                f"it is damaged, or was made by another version ({meta.get('holdfast')}); use that version"
-            )
-    return origin
+def roll_back(path: Path, number: int) -> None:
+    """Make another generation current, also where the pointer to the current one is lost or damaged."""
+    refuse_links(path)
+    store = Store(path)
+    if not store.on_disk():
+        raise HoldfastError(f"{path} holds no Holdfast state; check the path")
+    with locked(path):
+        store.rollback(number)
 
 
-def _names(owner: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(owner)]
-
-
-def encoder_fingerprint(model: Classifier) -> str:
-    """Return a hash of the encoder's own weights, without adapters."""
+def encoder_fingerprint(model: Classifier) -> Fingerprint:
+    """Return hashes of the encoder's own weights (without adapters), tokenizer and configuration."""
     inside = {
         id(weight)
         for module in model.encoder.modules()
@@ -114,7 +90,30 @@ def encoder_fingerprint(model: Classifier) -> str:
         if id(weight) not in inside and not unread:
             total.update(str(tuple(weight.shape)).encode())
             total.update(weight.detach().cpu().contiguous().numpy().data)
-    return total.hexdigest()[:16]
+    config = {
+        name: value for name, value in model.encoder.config.to_diff_dict().items() if name not in PASSING
+    }
+    return Fingerprint(total.hexdigest()[:16], _hash(_tokenizing(model)), _hash(config))
+
+
+def _tokenizing(model: Classifier) -> Any:
+    """Return what determines the tokens of a text; truncation and padding are set at each call."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return [type(model.tokenizer).__name__, sorted(model.tokenizer.get_vocab().items())]
+    described = json.loads(backend.to_str())
+    return {
+        name: value for name, value in described.items() if name not in ("truncation", "padding", "version")
+    }
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def called(origin: Origin) -> str:
+    """Return the name of an encoder for people, without the path of its folder."""
+    return Path(origin.model).name if Path(origin.model).is_absolute() else origin.model
 
 
 def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
@@ -124,13 +123,14 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
         "---",
         "library_name: holdfast",
         "pipeline_tag: text-classification",
-        f"base_model: {origin.model}",
+        f"base_model: {called(origin)}",
         "---",
         "",
         "# A Holdfast learner",
         "",
-        f"Method `{origin.method}` on the encoder `{origin.model}` (fingerprint {origin.fingerprint}), "
-        f"{len(labels)} labels, {len(history)} lessons, Holdfast {version_of('holdfast')}.",
+        f"Method `{origin.method}` on the encoder `{called(origin)}` "
+        f"(fingerprint {origin.fingerprint.weights}), {len(labels)} labels, {len(history)} lessons, "
+        f"Holdfast {version_of('holdfast')}.",
         "",
         "```python",
         "from holdfast import Learner",

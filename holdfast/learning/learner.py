@@ -25,12 +25,13 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
 from holdfast.heads import SLDAHead, Taught
-from holdfast.learning import directory
-from holdfast.learning.directory import EVERYDAY, KEEP, Origin
+from holdfast.learning import directory, sections
+from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.fit import FitResult, fit
 from holdfast.learning.lesson import LOOK_AHEAD, Lesson, describe, search_passes
 from holdfast.learning.passes import Ledger, Passes, added
-from holdfast.learning.trials import StoredTrial, Workspace, hash_of, place_of
+from holdfast.learning.sections import KEEP, Origin, Saved, new_key
+from holdfast.learning.trials import StoredTrial, Workspace, place_of
 from holdfast.learning.vectors import TaskVectors
 from holdfast.maths import params as P
 from holdfast.maths.losses import IGNORED
@@ -42,7 +43,8 @@ from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Classifier, build_classifier
 from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
-from holdfast.storage.generations import Store, read_meta, write_tensors
+from holdfast.storage.generations import Store
+from holdfast.storage.tensors import FORMAT, hash_of, read_meta, write_tensors
 
 MOST_BYTES = 8e9  # limit for a head, of which training holds a second copy
 FIRST_TASKS = 2  # tasks whose trials are shared: later ones start from weights that few runs have in common
@@ -81,6 +83,10 @@ class Learner:
     """What the learner was created from; None if it cannot be saved."""
     history: list[dict[str, Any]] = field(default_factory=list, init=False)
     """One entry per lesson, without any text."""
+    key: str = field(default_factory=new_key, init=False, repr=False)
+    """Secret key of the ids in the history."""
+    migrates: bool = field(default=False, init=False)
+    """Whether the learner comes from a state of an older format, which the next commit replaces."""
     tasks_seen: int = 0
     past_rows: list[int] = field(default_factory=list, init=False)
     """Rows of the head whose labels were taught before the current task."""
@@ -128,8 +134,23 @@ class Learner:
         known = list(METHODS[method].hyper_parameters())
         if strange := sorted(set(hyper_parameters) - set(known)):
             raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
+        return cls._made(model, method, settings, seed, generations, hyper_parameters)
+
+    @classmethod
+    def _made(
+        cls,
+        model: str,
+        method: str,
+        settings: Settings,
+        seed: int,
+        generations: int,
+        hyper_parameters: dict[str, Any],
+        *,
+        online: bool = True,
+    ) -> Self:
+        """Return a new learner; unless `online`, its encoder must already be on this machine."""
         made, name = METHODS[method](**hyper_parameters), directory.named(model)
-        classifier = build_classifier(name, settings, seed=seed, method=made)
+        classifier = build_classifier(name, settings, seed=seed, method=made, online=online)
         fingerprint = directory.encoder_fingerprint(classifier)
         chosen: Any = to_json(dataclasses.asdict(settings))
         origin = Origin(method, name, fingerprint, chosen, seed, generations)
@@ -137,32 +158,53 @@ class Learner:
         return cls(classifier, made, settings=settings, seed=seed, fixed=fixed, origin=origin)
 
     @classmethod
-    def load(cls, path: str | Path, generation: int | None = None) -> Self:
-        """Load the learner of a directory: its current generation, or the given one."""
-        path, store = Path(path), Store(Path(path))
-        if generation is None:
-            generation, (tensors, meta) = store.load_numbered()
-        else:
-            tensors, meta = store.load(generation)
-        origin = directory.origin_of(meta, path)
-        if origin.method not in METHODS:
+    def load(cls, path: str | Path, generation: int | None = None, *, model: str | None = None) -> Self:
+        """Load the learner of a directory: its current generation, or the given one.
+
+        `model` says where its encoder is now, if it has moved. Unless a model is named here, nothing is
+        downloaded.
+        """
+        path = Path(path)
+        found = Store(path).load(generation)
+        saved = sections.read(found, path)
+        origin, (tensors, meta) = saved.origin, saved.state
+        hyper_parameters = from_json(METHODS[origin.method], meta["hparams"])
+        fixed = {name: hyper_parameters[name] for name in saved.fixed}
+        if model is None and Path(origin.model).is_absolute() and not Path(origin.model).is_dir():
             raise HoldfastError(
-                f"{path} was made with the unknown method {origin.method!r}; use the version that made it"
+                f"the encoder of {path} is not in {origin.model}; name the folder where it is now, "
+                "with --model or load(model=...)"
             )
-        values = from_json(METHODS[origin.method], meta["learner"]["hparams"])
-        fixed = {name: values[name] for name in meta["fixed"]}
         settings = replace(Settings(), **from_json(Settings, origin.settings))
-        learner = cls.create(origin.model, origin.method, settings=settings, seed=origin.seed, **fixed)
-        found = directory.encoder_fingerprint(learner.model)
-        if found != origin.fingerprint:
+        learner = cls._made(
+            model or origin.model,
+            origin.method,
+            settings,
+            origin.seed,
+            origin.keep,
+            fixed,
+            online=bool(model),
+        )
+        own = learner.made_of.fingerprint
+        if different := own.differences(origin.fingerprint):
             raise HoldfastError(
-                f"{path} was made with a different model from the one now called {origin.model!r} "
-                f"(fingerprint {origin.fingerprint}, here {found}); restore that model"
+                f"{path} was made with another encoder than {learner.made_of.model!r}: its "
+                f"{' and '.join(different)} differ; restore that encoder, or name the folder where it is now"
             )
-        learner.load_state(tensors, meta["learner"])
-        learner.origin = origin
-        learner._saved = path.resolve(), generation
+        learner.check_room(meta["labels"], "the state is damaged")
+        try:
+            learner.load_state(tensors, meta)
+        except HoldfastError as error:
+            raise HoldfastError(f"{path} is damaged: {error}; restore it, or go back a generation") from error
+        learner.key = saved.key
+        learner.migrates = saved.format < FORMAT
+        learner._saved = path.resolve(), found.number
         return learner
+
+    @property
+    def generation(self) -> int:
+        """The generation that the learner was loaded from or last saved as; 0 if there is none."""
+        return self._saved[1] if self._saved else 0
 
     @property
     def made_of(self) -> Origin:
@@ -192,19 +234,14 @@ class Learner:
     def commit(self, path: Path, *, keep: int | None = None) -> int:
         """Save for a caller that holds the lock; `keep` is the number of generations kept this time."""
         origin = self.made_of
-        tensors, state = self.state()
-        meta = {
-            "holdfast": directory.version_of("holdfast"),
-            "origin": dataclasses.asdict(origin),
-            "fixed": sorted(self.fixed),
-            "learner": state,
-        }
-        number = Store(path, keep or origin.keep).commit(tensors, to_json(meta))
-        self._saved = path.resolve(), number
-        # The lesson is saved: a card that cannot be written is no reason to repeat it.
+        saved = Saved(origin, sorted(self.fixed), self.key, self.state())
+        tensors, parts = sections.written(saved, path, self.model.head.kind)
+        # A card that cannot be made is an error before the commit; one that cannot be written is none.
+        card = directory.card(origin, self.model.head, self.history, self.classes_).encode()
+        number = Store(path, keep or origin.keep).commit(tensors, parts)
+        self._saved, self.migrates = (path.resolve(), number), False
         with suppress(HoldfastError):
-            card = directory.card(origin, self.model.head, self.history, self.classes_)
-            write_bytes(path / "README.md", card.encode())
+            write_bytes(path / "README.md", card, private=True)
         return number
 
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
@@ -225,10 +262,25 @@ class Learner:
         device = self.accelerator.device
         self.model.head.become(meta["labels"], meta["seen"])
         self.model.to(device)
+        self._check_tensors(tensors)
         moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
         self.method.set(**meta["hparams"])
         self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
         self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
+
+    def _check_tensors(self, tensors: Mapping[str, Params]) -> None:
+        """Raise HoldfastError unless all tensors have the names and shapes that the model needs."""
+        weights, memory = P.trainable(self.model), dict(tensors.get("memory", {}))
+        if wrong := P.misfit(weights, tensors["weights"]):
+            raise HoldfastError(f"the weight {wrong} is missing, unknown or of another shape")
+        memory.pop("adapted", None)
+        if wrong := self.model.head.misfit(memory):
+            raise HoldfastError(f"the head's {wrong} is missing, unknown or of another shape")
+        for group, kind in self.method.state.items():
+            if kind in ("weights", "zeros") and tensors.get(group):
+                own = {name: weights[name] for name in tensors[group] if name in weights}
+                if wrong := P.misfit(own, tensors[group]):
+                    raise HoldfastError(f"{group}/{wrong} belongs to no weight, or has another shape")
 
     # ---- predicting -------------------------------------------------------------------------------------
 
@@ -292,6 +344,14 @@ class Learner:
             traces.append("the importances of the weights")
         self.start_over()
         return ", ".join(traces)
+
+    def drop_names(self, label: str) -> None:
+        """Remove from the history the ids of all lessons, and the names that contain a label."""
+        self.key = new_key()
+        for number, entry in enumerate(self.history, start=1):
+            entry.pop("id", None)
+            if label.casefold() in entry["task"].casefold():
+                entry["task"] = f"lesson {number}"
 
     def merge(self, other: Learner) -> None:
         """Add what another learner with an slda head on the same frozen encoder has learnt."""
@@ -471,7 +531,7 @@ class Learner:
                 "seconds": time.perf_counter() - began,
             }
         if self.accelerator.is_main_process:
-            write_tensors(path, self._tensors() | tensors, to_json(meta))
+            write_tensors(path, self._tensors() | tensors, to_json(meta), private=True)
         self.accelerator.wait_for_everyone()
 
     def _fit(self, task: Task, method: Method, training: Training) -> FitResult:
@@ -671,7 +731,9 @@ class Learner:
         self._workspace.clear()
 
     def _forget_task(self) -> None:
-        """Drop the encoded sentences, the trials and the shared work of the current task."""
+        """Drop the sentences, their vectors, the trials and the shared work of the current task."""
+        for name in ("_task", "vectors"):
+            self.__dict__.pop(name, None)
         self._task_key = ""
         self._trials = {}
         self._examples = {}

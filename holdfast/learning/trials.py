@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -21,13 +19,14 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.learning.passes import Passes
 from holdfast.maths.params import Params
 from holdfast.methods.search import Choice
-from holdfast.storage.generations import read_meta, read_tensors
+from holdfast.storage.files import make_directory
+from holdfast.storage.scratch import Scratch
+from holdfast.storage.tensors import hash_of, read_tensors
 
 PACKAGE = Path(__file__).parents[1]
 DECIDING = (
@@ -86,30 +85,6 @@ def place_of(directory: Path, *decides: Any) -> Path:
     return directory / f"{hash_of(*common, *decides)[:24]}.trial"
 
 
-def hash_of(*values: Any) -> str:
-    """Return a hash of arbitrarily nested tensors and JSON values."""
-    total = hashlib.sha256()
-    _feed(total, list(values))
-    return total.hexdigest()
-
-
-def _feed(total: Any, value: Any) -> None:
-    if isinstance(value, Tensor):
-        total.update(f"{value.dtype}{tuple(value.shape)}".encode())
-        total.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    elif isinstance(value, Mapping):
-        total.update(f"{{{len(value)}".encode())
-        for name in sorted(value):
-            total.update(json.dumps(name).encode())
-            _feed(total, value[name])
-    elif isinstance(value, list | tuple):
-        total.update(f"[{len(value)}".encode())
-        for item in value:
-            _feed(total, item)
-    else:
-        total.update(json.dumps(value).encode())
-
-
 class Workspace:
     """A directory of trials: a given one, or a temporary one that is deleted when the process ends."""
 
@@ -123,14 +98,14 @@ class Workspace:
         """The directory, created on first use and common to all processes."""
         if self.given is not None:
             try:
-                self.given.mkdir(parents=True, exist_ok=True)
+                make_directory(self.given, private=True)
             except OSError as error:
                 raise HoldfastError(f"cannot write to {self.given}: {error.strerror or error}") from error
             return self.given
         name = [""]
         if self.accelerator.is_main_process:
-            self._temporary = tempfile.TemporaryDirectory(prefix="holdfast-")
-            name = [self._temporary.name]
+            self._scratch = Scratch()
+            name = [str(self._scratch.path)]
         return Path(broadcast_object_list(name)[0])
 
     def agreed(self, path: Path) -> Path:
@@ -163,9 +138,9 @@ class Workspace:
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a trial exists and its header can be read; otherwise it is trained again."""
+    """Return whether a trial exists and is undamaged; otherwise it is trained again."""
     try:
-        read_meta(path)
+        read_tensors(path)
     except HoldfastError:
         return False
     return True

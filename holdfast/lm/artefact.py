@@ -18,7 +18,7 @@ from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
 from holdfast.maths.params import Params, trainable
 from holdfast.storage.files import read_json, write_bytes, write_json
-from holdfast.storage.generations import read_tensors, write_tensors
+from holdfast.storage.tensors import read_tensors, write_tensors
 
 FILE, CARD, PARTIAL = "importance.safetensors", "card.json", "partial.safetensors"
 EVERY = 20  # sequences between two saves of the partial sums

@@ -40,7 +40,7 @@ from holdfast.maths.equations import Strategy
 from holdfast.maths.params import precise, restore, snapshot, trainable
 from holdfast.steps.proximal import STRONGEST, has_own_steps, pulled, skipped, step_sizes
 from holdfast.storage.files import read_json, write_json
-from holdfast.storage.generations import read_tensors, write_tensors
+from holdfast.storage.tensors import read_tensors, write_tensors
 
 Mode = Literal["proximal", "loss"]
 Step = Literal["adam", "lr"]

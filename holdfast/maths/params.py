@@ -7,7 +7,7 @@ Every frozen copy (old model, look-ahead model, teacher) is a `Params`, put into
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -123,3 +123,12 @@ __all__ = [
     "without_row",
     "zeros",
 ]
+
+
+def misfit(expected: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor]) -> str:
+    """Return the name of the first tensor that is missing, unknown or of another shape or type, or ''."""
+    for name in sorted({*expected, *found}):
+        mine, its = expected.get(name), found.get(name)
+        if mine is None or its is None or (mine.shape, mine.dtype) != (its.shape, its.dtype):
+            return name
+    return ""

@@ -46,17 +46,18 @@ def build_classifier(
     seed: int = 0,
     labels: Sequence[str] = (),
     method: Wishes | None = None,
+    online: bool = True,
 ) -> Classifier:
     """Build a classifier on a named encoder, as `method` requires it; the default is `Usual`.
 
-    `labels` are those of the whole stream, for a preallocated head.
+    `labels` are those of the whole stream, for a preallocated head. Unless `online`, nothing is downloaded.
 
     >>> model = build_classifier("encoder")
     >>> model.embed(["wake me at six"]).shape
     torch.Size([1, 32])
     """
     settings, method = settings or Settings(), method or Usual()
-    encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler")
+    encoder, tokenizer = load_encoder(name, pooler=settings.vector == "pooler", online=online)
     room = getattr(encoder.config, "max_position_embeddings", None)
     if room and settings.max_length > room:
         raise HoldfastError(f"max_length {settings.max_length} is too high: {name} reads only {room} tokens")

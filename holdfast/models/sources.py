@@ -81,10 +81,18 @@ def _digest_once(files: tuple[tuple[Path, int, int], ...]) -> str:
     return digest_of(path for path, _, _ in files)
 
 
-def resolve(name: str) -> str:
+def resolve(name: str, *, online: bool = True) -> str:
     """Return the local path of a registered model, downloaded if needed; return other names unchanged."""
     check_model_name(name)
+    if name in MODELS and not online and not _home(name).is_dir():
+        raise HoldfastError(
+            f"the model {name!r} is not on this machine; download it with: holdfast models get {name}"
+        )
     return str(get(name)) if name in MODELS else name
+
+
+def _home(name: str) -> Path:
+    return cache_dir() / "models" / name
 
 
 def check_model_name(name: str) -> None:
@@ -103,7 +111,7 @@ def get(name: str) -> Path:
     """
     if name not in MODELS:
         raise _unknown(name)
-    model, home = MODELS[name], cache_dir() / "models" / name
+    model, home = MODELS[name], _home(name)
     if home.is_dir():
         return home
     try:
@@ -122,18 +130,21 @@ def get(name: str) -> Path:
     return home
 
 
-def load_encoder(name: str, *, pooler: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load_encoder(
+    name: str, *, pooler: bool = False, online: bool = True
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load an encoder in float32 and its tokenizer by any name `resolve` accepts; run no remote code.
 
-    A checkpoint may lack a pooler unless `pooler` is true.
+    A checkpoint may lack a pooler unless `pooler` is true. Unless `online`, nothing is downloaded.
     """
-    where = resolve(name)
+    where = resolve(name, online=online)
+    options = {"trust_remote_code": False, "local_files_only": not online}
     try:
         with _quiet():
             encoder, info = transformers.AutoModel.from_pretrained(
-                where, dtype=torch.float32, trust_remote_code=False, output_loading_info=True
+                where, dtype=torch.float32, output_loading_info=True, **options
             )
-            tokenizer = transformers.AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
     except Exception as error:  # of transformers, the hub, safetensors, JSON or torch
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(f"cannot load the model {name!r}: {reason}") from error

@@ -6,8 +6,6 @@ import hashlib
 import json
 import math
 import os
-import signal
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,12 +17,13 @@ from filelock import FileLock, Timeout
 from holdfast.errors import HoldfastError
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically."""
+def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write a file atomically; other users cannot read a `private` one."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        make_directory(path.parent, private=private)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with open(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -62,6 +61,25 @@ def rewriting(path: Path) -> Iterator[TextIO]:
             temporary.unlink()
 
 
+def make_directory(path: Path, *, private: bool = False) -> None:
+    """Create a directory and its parents so that they survive a power failure; others cannot enter it."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for place in reversed(missing):
+        place.mkdir(0o700 if private else 0o777, exist_ok=True)
+        sync_directory(place.parent)
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; raise HoldfastError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise HoldfastError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def digest_of(files: Iterable[Path]) -> str:
     """Return the first 12 hex digits of a SHA-256 over the names and contents of files."""
     total = hashlib.sha256()
@@ -87,27 +105,20 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
+    return parse_json(read_bytes(path), path)
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """Return the value of JSON; raise HoldfastError if it cannot be read, or not be printed.
+
+    Python reads unpaired surrogates without complaint and fails when it prints them.
+    """
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        value = json.loads(data.decode())
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to write it again") from error
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Delay Ctrl-C until the block ends: some libraries turn it into an error of their own."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is None or threading.current_thread() is not threading.main_thread():
-        yield  # a handler not set from Python, or a thread that receives no signals
-        return
-    received: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if received:
-            signal.raise_signal(signal.SIGINT)
+    return value
 
 
 class Busy(HoldfastError):
@@ -120,7 +131,9 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
 
     Wait for at most `patience` seconds, then raise `Busy`.
     """
-    lock = FileLock(directory / ".lock", -1 if patience == math.inf else patience, thread_local=False)
+    lock = FileLock(
+        directory / ".lock", -1 if patience == math.inf else patience, mode=0o600, thread_local=False
+    )
     while not lock.is_locked:
         try:
             directory.mkdir(parents=True, exist_ok=True)

@@ -1,75 +1,51 @@
-"""State on disk: safetensors and JSON, written so that killing the process does not corrupt it.
+"""Generations of a state in a directory, written so that killing the process does not corrupt it.
 
-A generation is a directory that is written under a temporary name and then renamed; a pointer file, swapped
-last, names the current one. Loading never executes code from a file.
+A generation is a directory with a manifest and a tensor file. It is written under a temporary name and then
+renamed; a pointer file, swapped last, names the current one. The manifest holds the JSON sections and the
+hash of every file, its own included. Loading checks them and never executes code from a file.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
-from holdfast.storage.files import refuse_links, sync_directory, uninterrupted, write_bytes
+from holdfast.storage.files import (
+    make_directory,
+    parse_json,
+    read_bytes,
+    refuse_links,
+    sync_directory,
+    write_bytes,
+)
+from holdfast.storage.tensors import FORMAT, Newer, Tensors, packed, read_meta, unpacked, unreadable
 
-FORMAT = 1
-FILE = "state.safetensors"
+FILE, MANIFEST, POINTER = "state.safetensors", "manifest.json", "CURRENT"
+NAMED = re.compile(r"generation-(\d{6})")
 LEFTOVER = re.compile(r"generation-\d{6}|\.(generation-\d{6}|CURRENT|README\.md)\.[0-9a-f]{8}\.tmp")
 Read = TypeVar("Read")
-Tensors = Mapping[str, Params]  # groups of tensors: "weights", "alpha", ...
 
 
-def write_tensors(path: Path, tensors: Tensors, meta: Any) -> None:
-    """Write groups of tensors and their JSON to one safetensors file."""
-    flat = {
-        f"{group}/{name}": t.contiguous() for group, params in tensors.items() for name, t in params.items()
-    }
-    header = {"holdfast": json.dumps({"format": FORMAT, "groups": list(tensors), "meta": meta})}
-    write_bytes(path, save(flat, metadata=header))
+@dataclass(frozen=True)
+class Generation:
+    """The content of a generation."""
 
-
-def read_meta(path: Path) -> Any:
-    """Return the JSON of a tensor file without reading the tensors."""
-    with uninterrupted():
-        return _open(path)[0]
-
-
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
-    """Return what `write_tensors` wrote."""
-    with uninterrupted():
-        meta, groups, flat = _open(path, whole=True)
-    tensors: dict[str, Params] = {group: {} for group in groups}
-    for name, tensor in flat.items():
-        group, _, rest = name.partition("/")
-        tensors[group][rest] = tensor.to(device)
-    return tensors, meta
-
-
-def _open(path: Path, *, whole: bool = False) -> tuple[Any, list[str], Params]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = json.loads(file.metadata()["holdfast"])
-            if header["format"] > FORMAT:
-                raise HoldfastError(
-                    f"{path} was written by a newer Holdfast (format {header['format']}); upgrade Holdfast"
-                )
-            flat = {name: file.get_tensor(name) for name in file.offset_keys()} if whole else {}
-        return header["meta"], header["groups"], flat
-    except (OSError, SafetensorError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise HoldfastError(
-            f"{path} is not a readable Holdfast state ({error}); restore it or start again"
-        ) from error
+    number: int
+    format: int
+    sections: dict[str, Any]
+    """Named JSON values."""
+    tensors: dict[str, Params] = field(default_factory=dict)
+    """Groups of tensors; empty if only the sections were asked for."""
 
 
 class Store:
@@ -94,15 +70,30 @@ class Store:
         """Numbers of all generations that are kept."""
         return self._pointer()[1]
 
-    def commit(self, tensors: Tensors, meta: Any) -> int:
+    @property
+    def next(self) -> int:
+        """The number that the next commit will have."""
+        return max(self.generations, default=0) + 1
+
+    def commit(self, tensors: Tensors, sections: Mapping[str, Any]) -> int:
         """Write the next generation, then make it current, then delete those beyond `keep`."""
         parent, known = self._pointer()
         number = max(known, default=0) + 1
         final = self.path(number)
         temporary = self.root / f".{final.name}.{uuid.uuid4().hex[:8]}.tmp"
+        data = packed(tensors, None)
+        manifest = _sealed(
+            {
+                "format": FORMAT,
+                "sections": sections,
+                "files": {FILE: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}},
+            }
+        )
         try:
-            temporary.mkdir(parents=True)
-            write_tensors(temporary / FILE, tensors, meta)
+            make_directory(self.root, private=True)
+            temporary.mkdir(0o700)
+            write_bytes(temporary / FILE, data, private=True)
+            write_bytes(temporary / MANIFEST, manifest, private=True)
             if final.exists():  # left by a process that died before it swapped the pointer
                 shutil.rmtree(final)
             os.replace(temporary, final)
@@ -117,26 +108,80 @@ class Store:
         return number
 
     def rollback(self, number: int) -> None:
-        """Make another generation current. All are kept, so that this can be undone."""
-        if number not in self.generations:
-            kept = ", ".join(map(str, self.generations)) or "none"
+        """Make another generation current. All are kept, so that this can be undone.
+
+        This also replaces a lost or damaged pointer.
+        """
+        try:
+            known = self.generations or self.on_disk()
+        except HoldfastError:
+            known = self.on_disk()
+        if number not in known:
+            kept = ", ".join(map(str, known)) or "none"
             raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
-        read_meta(self.path(number) / FILE)  # refuse one whose header cannot be read
-        self._point(number, self.generations)
+        self._whole(number)  # refuse a damaged one
+        self._point(number, known)
 
-    def load(self, number: int | None = None) -> tuple[dict[str, Params], Any]:
-        """Return the tensors and the JSON of a generation, by default the current one."""
-        return self._read(read_tensors, number)[1]
+    def load(self, number: int | None = None) -> Generation:
+        """Return a generation, by default the current one; raise HoldfastError if it is damaged."""
+        return self._read(self._whole, number)
 
-    def load_numbered(self) -> tuple[int, tuple[dict[str, Params], Any]]:
-        """Return the number of the current generation with its tensors and JSON."""
-        return self._read(read_tensors, None)
+    def sections(self, number: int | None = None) -> Generation:
+        """Return a generation without its tensors, by default the current one."""
+        return self._read(self._light, number)
 
-    def meta(self, number: int | None = None) -> Any:
-        """Return only the JSON of a generation, by default the current one."""
-        return self._read(read_meta, number)[1]
+    def verify(self) -> dict[int, str]:
+        """Return what is wrong with each generation that is kept; an empty string if nothing is."""
+        found = {}
+        for number in self.generations:
+            try:
+                self._whole(number)
+                found[number] = ""
+            except HoldfastError as error:
+                found[number] = str(error)
+        return found
 
-    def _read(self, read: Callable[[Path], Read], number: int | None) -> tuple[int, Read]:
+    def _whole(self, number: int) -> Generation:
+        light = self._light(number)
+        path = self.path(number) / FILE
+        if light.format == 1:
+            tensors, _ = unpacked(path, read_bytes(path))
+        else:
+            data, noted = read_bytes(path), self._manifest(number)["files"][FILE]
+            if len(data) != noted["bytes"] or hashlib.sha256(data).hexdigest() != noted["sha256"]:
+                raise unreadable(path, "its content has changed since it was written")
+            tensors, _ = unpacked(path, data)
+        return Generation(number, light.format, light.sections, tensors)
+
+    def _light(self, number: int) -> Generation:
+        folder = self.path(number)
+        if not (folder / MANIFEST).exists() and (folder / FILE).exists():
+            sections = read_meta(folder / FILE)
+            if not isinstance(sections, dict):
+                raise unreadable(folder / FILE, "it holds no sections")
+            return Generation(number, 1, sections)
+        manifest = self._manifest(number)
+        return Generation(number, manifest["format"], manifest["sections"])
+
+    def _manifest(self, number: int) -> dict[str, Any]:
+        path = self.path(number) / MANIFEST
+        manifest = _unsealed(parse_json(read_bytes(path), path), path)
+        version = manifest.get("format")
+        if isinstance(version, int) and version > FORMAT:
+            raise Newer(path, version)
+        files = manifest.get("files")
+        if (
+            version != FORMAT
+            or not isinstance(manifest.get("sections"), dict)
+            or not isinstance(files, dict)
+            or set(files) != {FILE}
+            or not isinstance(files[FILE], dict)
+            or set(files[FILE]) != {"bytes", "sha256"}
+        ):
+            raise unreadable(path, "it is not a manifest of this version")
+        return manifest
+
+    def _read(self, read: Callable[[int], Read], number: int | None) -> Read:
         refuse_links(self.root)
         while True:
             wanted = self.current if number is None else number
@@ -144,40 +189,91 @@ class Store:
                 raise HoldfastError(
                     f"{self.root} holds no Holdfast state; check the path, or learn something there"
                 )
+            if number is not None and number not in self.generations:
+                kept = ", ".join(map(str, self.generations)) or "none"
+                raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
             try:
-                return wanted, read(self.path(wanted) / FILE)
+                return read(wanted)
+            except Newer:
+                raise
             except HoldfastError as error:
                 if number is None and wanted != self.current:
                     continue  # meanwhile a writer has committed and deleted the previous one
-                others = [one for one in self.generations if one != wanted]
-                back = f"; or go back: holdfast rollback {self.root} {others[-1]}" if others else ""
-                raise HoldfastError(f"{error}{back}") from error
+                raise HoldfastError(
+                    f"generation {wanted} is damaged: {error}{self._way_out(wanted)}"
+                ) from error
+
+    def _way_out(self, damaged: int) -> str:
+        """Return the advice to go back to the newest whole generation before a damaged one, or nothing."""
+        others = [number for number, wrong in self.verify().items() if not wrong and number != damaged]
+        best = max((number for number in others if number < damaged), default=max(others, default=None))
+        return "" if best is None else f"; or go back: holdfast rollback {self.root} {best}"
 
     def path(self, number: int) -> Path:
         """Return the directory of a generation."""
         return self.root / f"generation-{number:06d}"
 
+    def on_disk(self) -> list[int]:
+        """Return the numbers of all generations in the directory, whatever the pointer says."""
+        found = (NAMED.fullmatch(path.name) for path in self.root.iterdir()) if self.root.is_dir() else ()
+        return sorted(int(name[1]) for name in found if name)
+
     def _pointer(self) -> tuple[int | None, list[int]]:
         refuse_links(self.root)
-        pointer = self.root / "CURRENT"
+        pointer = self.root / POINTER
         try:
-            found = json.loads(pointer.read_text())
-            return int(found["current"]), [int(number) for number in found["generations"]]
+            found = json.loads(pointer.read_bytes())
+            current, known = found["current"], found["generations"]
+            whole = all(type(number) is int and 0 < number < 10**6 for number in (current, *known))
+            # A pointer of format 1, or one that a person wrote, has no seal.
+            if not whole or current not in known or found.get("sha256", _seal(found)) != _seal(found):
+                raise ValueError(found)
+            return current, known
         except FileNotFoundError:
             return None, []
         except OSError as error:
             raise HoldfastError(f"{self.root} cannot be read as a state: {error.strerror}") from error
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            raise HoldfastError(
-                f'{pointer} is damaged; write {{"current": N, "generations": [N]}} there, N the last good one'
-            ) from error
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise HoldfastError(f"{pointer} is damaged{self.advice()}") from error
+
+    def advice(self) -> str:
+        """Return how to replace a pointer that is lost or damaged."""
+        numbers = self.on_disk()
+        return (
+            f"; make the last generation current: holdfast rollback {self.root} {numbers[-1]}"
+            if numbers
+            else ""
+        )
 
     def _point(self, number: int, generations: list[int]) -> None:
         pointer = {"current": number, "generations": generations}
-        write_bytes(self.root / "CURRENT", f"{json.dumps(pointer)}\n".encode())
-        kept = {self.path(one).name for one in generations}
+        write_bytes(self.root / POINTER, _sealed(pointer), private=True)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what killed processes have left: temporary files, generations that are not kept."""
+        if self.current is None:
+            return
+        kept = {self.path(one).name for one in self.generations}
         for path in self.root.iterdir():
             if LEFTOVER.fullmatch(path.name) and path.is_file():
                 path.unlink(missing_ok=True)
             elif LEFTOVER.fullmatch(path.name) and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _sealed(value: Mapping[str, Any]) -> bytes:
+    """Return JSON that contains a hash of itself."""
+    return (json.dumps({**value, "sha256": _seal(value)}, allow_nan=False) + "\n").encode()
+
+
+def _seal(value: Mapping[str, Any]) -> str:
+    rest = {name: item for name, item in value.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _unsealed(value: Any, path: Path) -> dict[str, Any]:
+    """Return sealed JSON; raise HoldfastError if any of it has changed."""
+    if not isinstance(value, dict) or value.get("sha256") != _seal(value):
+        raise unreadable(path, "its content has changed since it was written")
+    return value

@@ -33,7 +33,7 @@ from holdfast.maths.equations import merge
 from holdfast.maths.params import Params, kind_of, layer_of, restore, snapshot, trainable
 from holdfast.models.sources import load_lm
 from holdfast.storage.files import locked, read_json, write_json
-from holdfast.storage.generations import read_tensors, write_tensors
+from holdfast.storage.tensors import read_tensors, write_tensors
 from holdfast.studies.lm_plan import LMSpec, StudyPlan, follow
 
 LOST = "collapsed.json"

@@ -128,7 +128,7 @@ def test_what_was_begun_cannot_be_begun_otherwise(mine, one_layer, tmp_path, cap
     before = Store(mine).current
     for arguments, expected in (
         (("--method", "la"), "was created with --method auto"),
-        (("--model", one_layer), "was created with --model"),
+        (("--model", one_layer), "was made with another encoder than"),
         (("--set", "thr=0.5"), "works only for a new directory"),
         (("--set", "nonsense=1"), "works only for a new directory"),
     ):

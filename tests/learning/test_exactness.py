@@ -90,7 +90,8 @@ def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, m
         clean.learn([text for text, _ in kept], [label for _, label in kept])
     learner.save(tmp_path)
     traces = "settings chosen on held-out sentences (temperature, distances of --reject)"
-    assert forget_label(tmp_path, gone) == (2, traces)
+    done = forget_label(tmp_path, gone)
+    assert (done.generation, done.traces) == (2, traces)
     other = Learner.load(tmp_path)
     same_head(other, clean)
     assert gone not in other.predict(TEXTS)
@@ -111,7 +112,7 @@ def test_elsewhere_forgetting_says_what_keeps_traces(one_layer, tmp_path, method
     learner = taught(one_layer, method)
     gone = learner.classes_[0]
     learner.save(tmp_path)
-    assert traces in forget_label(tmp_path, gone)[1]
+    assert traces in forget_label(tmp_path, gone).traces
     other = Learner.load(tmp_path)
     assert gone not in other.classes_
     assert set(other.predict(TEXTS)) <= set(other.classes_)

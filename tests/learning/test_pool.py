@@ -20,8 +20,9 @@ from holdfast.data.tasks import Stream
 from holdfast.events import Progress
 from holdfast.learning import trials
 from holdfast.learning.learner import Learner
-from holdfast.learning.trials import LIBRARIES, hash_of
+from holdfast.learning.trials import LIBRARIES
 from holdfast.methods import METHODS
+from holdfast.storage.tensors import hash_of
 
 ALIKE = [
     ("mas", {}),

@@ -108,8 +108,9 @@ def test_nothing_of_any_text_is_on_disk(tiny_bert, tmp_path):
 def test_only_safetensors_and_json(tiny_bert, tmp_path):
     taught(tiny_bert).save(tmp_path)
     kinds = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert kinds == {"CURRENT", "README.md", ".lock", "state.safetensors"}
-    assert json.loads((tmp_path / "CURRENT").read_text()) == {"current": 1, "generations": [1]}
+    assert kinds == {"CURRENT", "README.md", ".lock", "manifest.json", "state.safetensors"}
+    pointer = json.loads((tmp_path / "CURRENT").read_text())
+    assert (pointer["current"], pointer["generations"]) == (1, [1])
 
 
 def test_old_generations_are_kept_as_long_as_asked(tiny_bert, tmp_path):
@@ -156,7 +157,7 @@ def test_another_model_under_the_same_name_is_refused(tmp_path):
     taught(str(place)).save(tmp_path / "mine")
     shutil.rmtree(place)
     save_tiny_bert(place, layers=1)
-    with pytest.raises(HoldfastError, match=r"different model from the one now called .*fingerprint"):
+    with pytest.raises(HoldfastError, match=r"another encoder than .*: its weights and config differ"):
         Learner.load(tmp_path / "mine")
 
 
@@ -220,17 +221,25 @@ def test_arrays_are_as_good_as_lists(tiny_bert):
 def test_a_state_of_another_version_is_one_line(tiny_bert, tmp_path):
     learner = taught(tiny_bert)
     learner.save(tmp_path)
-    tensors, meta = Store(tmp_path).load()
+    saved = Store(tmp_path).load()
+    meta, damaged = saved.sections, r"it is damaged, or was made by another version"
     strange = [
-        ({**meta, "origin": meta["origin"] | {"zeal": 1}}, "'zeal', which Holdfast"),
-        ({**meta, "origin": meta["origin"] | {"settings": {"zeal": 1}}}, "'zeal', which Holdfast"),
-        ({**meta, "learner": meta["learner"] | {"hparams": {"zeal": 1}}}, "'zeal', which Holdfast"),
-        ({name: value for name, value in meta.items() if name != "learner"}, "not a learner's"),
+        ({**meta, "encoder": meta["encoder"] | {"zeal": 1}}, f"unknown field 'zeal': {damaged}"),
+        (
+            {**meta, "learner": meta["learner"] | {"settings": {"zeal": 1}}},
+            f"unknown field 'zeal': {damaged}",
+        ),
+        ({**meta, "learner": meta["learner"] | {"hparams": {"zeal": 1}}}, f"unknown field 'zeal': {damaged}"),
+        ({**meta, "zeal": {}}, f"unknown section 'zeal': {damaged}"),
+        ({name: value for name, value in meta.items() if name != "learner"}, "lacks the section 'learner'"),
     ]
     for changed, said in strange:
-        Store(tmp_path).commit(tensors, changed)
+        Store(tmp_path).commit(saved.tensors, changed)
         with pytest.raises(HoldfastError, match=said):
             Learner.load(tmp_path)
+    Store(tmp_path).commit({**saved.tensors, "zeal": {}}, meta)
+    with pytest.raises(HoldfastError, match="unknown section 'zeal'"):
+        Learner.load(tmp_path)
 
 
 def test_more_than_the_encoder_reads_is_refused(tiny_bert):
