@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
+from holdfast.fields import built
 from holdfast.importance.sequences import SequenceKind, SequenceSums
 from holdfast.lm.half import quick_half
 from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
+from holdfast.lm.weighing import check_values
 from holdfast.maths.params import Params, trainable
-from holdfast.storage.files import read_json, write_bytes, write_json
-from holdfast.storage.tensors import read_tensors, write_tensors
+from holdfast.storage.files import write_bytes, write_json
+from holdfast.storage.tensors import read_meta, read_tensors, write_tensors
 
 FILE, CARD, PARTIAL = "importance.safetensors", "card.json", "partial.safetensors"
 EVERY = 20  # sequences between two saves of the partial sums
@@ -79,8 +81,11 @@ class Importance:
     @classmethod
     def load(cls, directory: Path | str) -> Importance:
         """Load an importance written by `save`."""
-        tensors, card = read_tensors(finished(Path(directory)))
-        return cls(tensors["importance"], Card(**card))
+        path = finished(Path(directory))
+        tensors, card = read_tensors(path)
+        found = cls(tensors.get("importance", {}), built(Card, card, str(path)))
+        check_values(found.values, {})
+        return found
 
     @classmethod
     def equal(cls, model: nn.Module) -> Importance:
@@ -181,7 +186,8 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 def read_card(directory: Path) -> Card:
     """Read the card of an importance without its values."""
-    return Card(**read_json(directory / CARD))
+    path = directory / FILE
+    return built(Card, read_meta(path), str(path))
 
 
 def readme(card: Card) -> str:

@@ -20,12 +20,16 @@ CAP = 1e4
 
 
 def check_values(values: Params, weights: Mapping[str, Tensor]) -> None:
-    """Raise HoldfastError for empty or non-finite importance; warn about weights without importance."""
+    """Raise HoldfastError for importances that cannot be; warn about weights without importance."""
     if not values:
         raise HoldfastError("none of the trainable weights has an importance; measure it on this model")
     for name, value in values.items():
         if not torch.isfinite(value).all():
             raise HoldfastError(f"the importance of {name} has NaN or infinite values; measure it again")
+        if not value.is_floating_point() or (value < 0).any():
+            raise HoldfastError(f"the importance of {name} has negative values; measure it again")
+    if not any(value.any() for value in values.values()):
+        raise HoldfastError("all importances are 0, which protects nothing; measure them again")
     free = [name for name in weights if name not in values and "lora_A." not in name]
     if free:
         warnings.warn(
