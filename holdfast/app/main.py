@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib.metadata import version
@@ -17,6 +18,7 @@ from holdfast.app import lm_commands as cli_lm
 from holdfast.app import state_commands as cli_state
 from holdfast.app.options import DataDir, SpecThreads
 from holdfast.app.terminal import STOPPED, console, say, say_error, start_torch
+from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 from holdfast.settings import PresetName
 
@@ -56,6 +58,9 @@ UsageError = cast(type[typer.BadParameter], typer.BadParameter.__bases__[0])
 
 def main() -> None:
     """Run the command line. A user error prints one line on stderr and exits with code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names may hold bytes that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
@@ -73,7 +78,7 @@ def main() -> None:
 
 
 def _fail(message: str) -> None:
-    say_error(f"[red]error:[/red] {escape(message)}")
+    say_error(f"[red]error:[/red] {escape(printable(message))}")
 
 
 Order = Annotated[
