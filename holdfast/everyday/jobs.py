@@ -87,6 +87,7 @@ def learn(
         mark = lesson_id(learner.key, _mark(rows))
         if not again and (done := _committed(learner, mark, rows)):
             shutil.rmtree(path / ".trials", ignore_errors=True)
+            learner.write_card(path)
             return Learnt(learner, None, done, [], [])
         for oddity in oddities(rows, learner.classes_):
             learner.progress.note(f"note: {oddity}")
@@ -220,7 +221,6 @@ def forget_label(
     """
     with state.working_in(path, new=False):
         store = Store(path)
-        store.sweep()  # a killed purge leaves generations that the pointer no longer names
         learner = Learner.load(path, model=model)
         before, known = store.generations, label in learner.classes_
         if not known and not (purge and label in _ever_known(store)):

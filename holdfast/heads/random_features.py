@@ -126,16 +126,18 @@ class KLDAHead(ClosedFormHead):
     def misfit(self, statistics: Params) -> str:
         """Validation may have dropped members; before the first task there is no scale."""
         own = self.statistics()
-        for name in ("centre", "spread"):
-            if name in statistics and statistics[name].shape in ((0,), (self.width,)):
-                own[name] = statistics[name]
+        if len(statistics.get("centre", ())) or statistics.get("0.counts", torch.ones(1)).any():
+            own |= {"centre": torch.zeros(self.width), "spread": torch.zeros(self.width)}
         kept = {name.partition(".")[0] for name in statistics if "." in name}
         if not kept or kept != {str(number) for number in range(min(len(kept), len(self.members)))}:
             return "members"
         own = {
             name: value for name, value in own.items() if "." not in name or name.partition(".")[0] in kept
         }
-        return misfit(own, statistics)
+        negative = [
+            n for n, value in statistics.items() if n.endswith(("counts", "gamma")) and (value < 0).any()
+        ]
+        return misfit(own, statistics) or next(iter(negative), "")
 
     @override
     def statistics(self) -> Params:

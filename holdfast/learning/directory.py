@@ -60,6 +60,7 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
         raise HoldfastError(f"cannot write to {path}: {error.strerror or error}") from error
     with locked(path):
         try:
+            Store(path).sweep()  # what a killed process has left
             yield
         finally:
             if fresh and Store(path).current is None and {file.name for file in path.iterdir()} == {".lock"}:

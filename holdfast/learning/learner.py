@@ -236,13 +236,20 @@ class Learner:
         origin = self.made_of
         saved = Saved(origin, sorted(self.fixed), self.key, self.state())
         tensors, parts = sections.written(saved, path, self.model.head.kind)
-        # A card that cannot be made is an error before the commit; one that cannot be written is none.
-        card = directory.card(origin, self.model.head, self.history, self.classes_).encode()
+        self.card()  # one that cannot be made is an error before the commit
         number = Store(path, keep or origin.keep).commit(tensors, parts)
         self._saved, self.migrates = (path.resolve(), number), False
-        with suppress(HoldfastError):
-            write_bytes(path / "README.md", card, private=True)
+        self.write_card(path)
         return number
+
+    def card(self) -> str:
+        """Return the model card."""
+        return directory.card(self.made_of, self.model.head, self.history, self.classes_)
+
+    def write_card(self, path: Path) -> None:
+        """Write the model card; a commit does not fail because the card cannot be written."""
+        with suppress(HoldfastError):
+            write_bytes(path / "README.md", self.card().encode(), private=True)
 
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
         """Return everything that is saved: weights, the method's state, labels, hyper-parameters, history."""
@@ -276,11 +283,8 @@ class Learner:
         memory.pop("adapted", None)
         if wrong := self.model.head.misfit(memory):
             raise HoldfastError(f"the head's {wrong} is missing, unknown or of another shape")
-        for group, kind in self.method.state.items():
-            if kind in ("weights", "zeros") and tensors.get(group):
-                own = {name: weights[name] for name in tensors[group] if name in weights}
-                if wrong := P.misfit(own, tensors[group]):
-                    raise HoldfastError(f"{group}/{wrong} belongs to no weight, or has another shape")
+        if wrong := self.method.misfit(self.model, tensors):
+            raise HoldfastError(f"the method's {wrong} is missing, unknown or of another shape")
 
     # ---- predicting -------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ CALIBRATION = ("heat", "evidence", "chosen", "calibration")
 """Statistics of heads that validation sentences have decided."""
 JSON_SECTIONS = ("encoder", "learner", "history", "secret")
 KEEP = 5
+LONGEST_PATH = 1000
 
 
 class Fingerprint(NamedTuple):
@@ -176,8 +177,9 @@ def read(generation: Generation, path: Path) -> Saved:
     encoder = built(EncoderSection, sections["encoder"], f"{path}, section 'encoder'")
     learner = built(LearnerSection, sections["learner"], f"{path}, section 'learner'")
     secret = built(SecretSection, sections["secret"], f"{path}, section 'secret'")
-    if (encoder.name is None) == (encoder.folder is None):
-        raise _refused(path, "names no encoder, or two")
+    named = [one for one in (encoder.name, encoder.folder) if one is not None]
+    if len(named) != 1 or len(named[0]) > LONGEST_PATH or not named[0].isprintable():
+        raise _refused(path, "names no encoder, or a strange one")
     folder = os.path.normpath(path.resolve() / (encoder.folder or ""))
     model = encoder.name if encoder.name is not None else folder
     origin = Origin(

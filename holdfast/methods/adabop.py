@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -19,6 +20,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
 from holdfast.methods.search import Decision
+from holdfast.models import Classifier
 from holdfast.steps import projection
 from holdfast.steps.projection import Selection
 
@@ -106,6 +108,19 @@ class AdaBOP(Method):
                 return importance.mean_gradients(learner.model, learner.train, batch_size=size)
 
         return learner.once("gradients", compute)
+
+    @override
+    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+        layers: Mapping[str, object] = projection.linear_layers(model)
+        moments, tokens = tensors.get("moments", {}), tensors.get("tokens", {})
+        if moments.keys() != tokens.keys():
+            return "tokens"
+        for place, moment in moments.items():
+            width = getattr(layers.get(place), "in_features", -2) + 1  # with the bias
+            kinds = {moment.dtype, tokens[place].dtype}
+            if moment.shape != (width, width) or tokens[place].shape != () or kinds != {torch.float32}:
+                return f"moments/{place}"
+        return super().misfit(model, tensors)
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:

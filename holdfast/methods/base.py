@@ -261,6 +261,15 @@ class Method:
         for name in self.state:
             setattr(self, name, _copied(state[name]))
 
+    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+        """Return the name of the first tensor that cannot be part of the state for this model, or ''."""
+        weights = P.trainable(model)
+        for name, kind in self.state.items():
+            group = tensors.get(name)
+            if kind in ("weights", "zeros") and group and (wrong := P.misfit(weights, group)):
+                return f"{name}/{wrong}"
+        return ""
+
     def grow(self, rows: Params) -> None:
         """Append new head rows to the state of kind "weights" or "zeros"."""
         for name, kind in self.state.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -22,7 +22,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training, Weights
 from holdfast.methods.search import Decision
-from holdfast.models import Output
+from holdfast.models import Classifier, Output
 from holdfast.steps.upgd import Maximum, Scaling, UPGDOptimizer, hutchinson
 
 
@@ -123,6 +123,17 @@ class UPGD(Method):
             return output
 
         return forward
+
+    @override
+    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+        steps, weights = tensors.get("steps", {}), P.trainable(model)
+        if wrong := [
+            name
+            for name, value in steps.items()
+            if name not in weights or value.dim() or not value.is_floating_point()
+        ]:
+            return f"steps/{wrong[0]}"
+        return super().misfit(model, tensors)
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
