@@ -153,13 +153,24 @@ def evaluate(
     dtype: Dtype = "float32",
     data_dir: DataDir = None,
     threads: Threads = None,
+    unsafe_run_code: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe-run-code",
+            help="If the sandbox does not work, run MBPP's programs without it: they can use your files.",
+        ),
+    ] = False,
 ) -> None:
     """Evaluate a model: perplexity, exact match on GSM8K, or the share of MBPP tasks solved."""
     start_torch(threads)
     from holdfast.app.display import counting
     from holdfast.lm import evaluate as judge
-    from holdfast.lm import tasks
+    from holdfast.lm import sandbox, tasks
 
+    if task == "mbpp":  # fail before the model is loaded
+        sandbox.check(unsafe=unsafe_run_code)
+        if sandbox.problem():
+            say_error("warning: the sandbox does not work here; the programs run unprotected")
     network, tokenizer = _load(model, dtype)
     place = data_home(data_dir)
     with counting(console, "testing", "items") as show:
@@ -173,7 +184,7 @@ def evaluate(
                 [*known[1:], known[0]], 3 if shots is None else shots
             )  # first tasks 2 to 4, as in lm-eval
             programs = tasks.programs(place, part)[:count]
-            result = judge.mbpp_pass(network, tokenizer, programs, solved, show)
+            result = judge.mbpp_pass(network, tokenizer, programs, solved, show, unsafe=unsafe_run_code)
         else:
             room = _room(network, max_tokens)
             sequences = _sequences(data, part, tokenizer, room, data_dir).first(count)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -103,19 +105,115 @@ def gsm8k_exact(
 
 
 def mbpp_pass(
-    model: Any, tokenizer: Any, items: Sequence[Program], shots: Sequence[Program], told: OnItem = _silent
+    model: Any,
+    tokenizer: Any,
+    items: Sequence[Program],
+    shots: Sequence[Program],
+    told: OnItem = _silent,
+    *,
+    unsafe: bool = False,
 ) -> dict[str, float]:
-    """Return pass@1: the share of tasks whose greedily decoded program passes all tests."""
+    """Return pass@1: the share of tasks whose greedily decoded program passes all tests.
+
+    The programs run in the sandbox. With `unsafe`, they also run where the sandbox does not work.
+    """
+    sandbox.check(unsafe=unsafe)
     before = "".join(f"{shot.prompt}{shot.code}\n[DONE]\n\n" for shot in shots)
     passed = 0
     for number, item in enumerate(items, start=1):
         said = generate(model, tokenizer, before + item.prompt, ("[DONE]",), 256)
-        passed += passes(item, code_of(said))
+        passed += passes(item, code_of(said), unsafe=unsafe)
         told(number, len(items))
     return {"pass@1": passed / len(items)}
 
 
-def passes(item: Program, code: str) -> bool:
-    """Run a program and the tests of a task in the sandbox; return whether it passes."""
-    whole = "\n".join(["from __future__ import annotations", item.setup, code, *item.tests])
-    return sandbox.run_program(whole).outcome == "passed"
+# ---- the verdict on a program -----------------------------------------------------------------------------
+
+
+def passes(item: Program, code: str, *, unsafe: bool = False) -> bool:
+    """Run a program in the sandbox and compare its answers with the tests of a task in another one.
+
+    The program is asked for the values that the tests compare and never sees what they are compared with. It
+    passes only if its answers are right, whatever it prints, however it exits and whatever it does to its
+    interpreter. Answers must be plain data: an object could equal anything.
+    """
+    split = _Split(item)
+    program = "\n".join(["from __future__ import annotations", code, item.setup, *split.steps])
+    result = sandbox.run_program(program, questions=split.questions, unsafe=unsafe)
+    if result.outcome != "passed":
+        return False
+    answers = f"answers = [read(one) for one in json.loads({result.answers!r})]"
+    judge = "\n".join([sandbox.READ, answers, *split.imports, *split.tests])
+    return sandbox.run_program(judge, unsafe=unsafe).outcome == "passed"
+
+
+class _Split:
+    """The tests of a task, split into questions to a program and tests of its answers.
+
+    Each value that uses a name of the program is asked of the program: a name that the reference solution
+    defines, or an unknown one. The other values and the comparisons stay in the tests of the answers, for
+    which the imports of the reference solution are repeated.
+    """
+
+    def __init__(self, item: Program) -> None:
+        self.questions: list[str] = []
+        self.tests: list[str] = []
+        self.steps: list[str] = []
+        """Statements that are not assertions; the program runs them first."""
+        known = _parsed(f"{item.code}\n{item.setup}") or ast.Module([], [])
+        imports = [one for one in known.body if isinstance(one, ast.Import | ast.ImportFrom)]
+        self.imports = [ast.unparse(one) for one in imports]
+        imported = {alias.asname or alias.name.partition(".")[0] for one in imports for alias in one.names}
+        defined = {getattr(one, "name", "") for one in known.body}  # functions and classes
+        assigned = (one for step in known.body if isinstance(step, ast.Assign) for one in ast.walk(step))
+        defined |= {
+            one.id for one in assigned if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        }
+        self.foreign = (imported | set(dir(builtins))) - defined
+        for test in item.tests:
+            parsed = _parsed(test)
+            if parsed is None:
+                raise HoldfastError(
+                    f"the test {test!r} of an MBPP task is not Python; download the data again"
+                )
+            for step in parsed.body:
+                if isinstance(step, ast.Assert):
+                    self.tests.append(ast.unparse(ast.Assert(self._truth(step.test))))
+                else:
+                    self.steps.append(ast.unparse(step))
+
+    def _truth(self, node: ast.expr) -> ast.expr:
+        """Return a condition in which answers replace the values that it compares."""
+        if isinstance(node, ast.BoolOp):
+            return ast.BoolOp(node.op, [self._truth(one) for one in node.values])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return ast.UnaryOp(node.op, self._truth(node.operand))
+        if isinstance(node, ast.Compare):
+            left = self._value(node.left)
+            return ast.Compare(left, node.ops, [self._value(one) for one in node.comparators])
+        if isinstance(node, ast.Call) and not self._asks(node.func):  # math.isclose(f(1), 0.5), all(f(1))
+            values = [self._value(one) for one in node.args]
+            named = [ast.keyword(one.arg, self._value(one.value)) for one in node.keywords]
+            return ast.Call(node.func, values, named)
+        return self._value(ast.Call(ast.Name("bool", ast.Load()), [node], []))
+
+    def _value(self, node: ast.expr) -> ast.expr:
+        """Return an expression, or the answer to it if it is asked of the program."""
+        if not self._asks(node):
+            return node
+        self.questions.append(ast.unparse(node))
+        place = ast.Constant(len(self.questions) - 1)
+        return ast.Subscript(ast.Name("answers", ast.Load()), place, ast.Load())
+
+    def _asks(self, node: ast.expr) -> bool:
+        """Return whether an expression uses a name of the program."""
+        names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+        own = {one.id for one in names if isinstance(one.ctx, ast.Store)}  # of a comprehension
+        return bool({one.id for one in names} - own - self.foreign)
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError):
+        return None

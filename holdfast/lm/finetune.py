@@ -18,10 +18,10 @@ from typing_extensions import override
 
 from holdfast.errors import HoldfastError
 from holdfast.lm.half import quick_half
-from holdfast.lm.protect import Protect
+from holdfast.lm.protect import FOLDER, Protect
 from holdfast.lm.text import Sequences, collate
 from holdfast.maths.losses import IGNORED
-from holdfast.storage.files import read_json, write_json
+from holdfast.storage.files import drop_leftovers, read_json, write_json
 
 SETTINGS = "finetune.json"
 
@@ -144,6 +144,8 @@ def finetune(
         callbacks=[*callbacks, *([protect] if protect else [])],
     )
     trainer.remove_callback(PrinterCallback)
+    for place in (out, out / FOLDER):
+        drop_leftovers(place)
     last = last_checkpoint(out) if recipe.save_every else None
     if last is not None:
         _same_settings(out, recipe, train, protect)

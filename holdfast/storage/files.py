@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import math
@@ -22,8 +23,10 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         make_directory(path.parent, private=private)
+        drop_leftovers(path.parent, path.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         with open(os.open(temporary, flags, 0o600 if private else 0o666), "wb") as file:
+            _in_use(file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -34,6 +37,25 @@ def write_bytes(path: Path, data: bytes, *, private: bool = False) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def drop_leftovers(directory: Path, name: str = "") -> None:
+    """Delete the temporary files of killed processes, of one file or all; a living writer holds a lock."""
+    for left in directory.glob(f".{glob.escape(name) or '*'}.????????.tmp"):
+        with suppress(OSError), left.open("rb") as file:
+            if not _in_use(file.fileno()):
+                left.unlink()
+
+
+def _in_use(descriptor: int) -> bool:
+    """Lock a file as long as it is open; return whether another process has locked it."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 @contextmanager
