@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs/quick
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 
-.PHONY: env run test lint docs bench clean
+.PHONY: env run test lint docs bench soak clean
 
 env: .venv/.ready
 
@@ -41,6 +41,10 @@ docs: env
 
 bench: env
 	$(BIN)/python benchmarks/speed.py
+
+# Long campaigns: fuzzed files, threads beside a writer, many lessons.
+soak: env
+	$(BIN)/python tests/soak.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

@@ -65,32 +65,47 @@ def check(owner: type, values: Mapping[str, Any]) -> None:
 
 def built(owner: Callable[..., Made], values: Any, where: str) -> Made:
     """Return a dataclass from JSON of unknown origin; refuse missing, unknown and invalid fields."""
-    known = {one.name: one for one in dataclasses.fields(owner)}  # type: ignore[arg-type]
-    hints = _hints(owner)
+    check_json(owner, values, where)
+    return owner(**values)
+
+
+def check_json(owner: Callable[..., Any], values: Any, where: str) -> None:
+    """Raise HoldfastError unless JSON of unknown origin has the fields of a dataclass, with valid values."""
+    hints, required = _schema(owner)
     if not isinstance(values, dict):
         raise HoldfastError(f"{where} is damaged: it is no object but {type(values).__name__}")
-    if strange := sorted(set(values) - set(known)):
+    if not values.keys() <= hints.keys():
+        strange = min(values.keys() - hints.keys())
         raise HoldfastError(
-            f"{where} has the unknown field {strange[0]!r}: it is damaged, or was made by another version"
+            f"{where} has the unknown field {strange!r}: it is damaged, or was made by another version"
         )
-    for name, one in known.items():
-        optional = one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING
-        if name not in values and not optional:
-            raise HoldfastError(f"{where} lacks the field {name!r}: it is damaged")
-        if name in values and not (_is(hints[name], values[name]) and _bounded(values[name])):
+    if not required <= values.keys():
+        raise HoldfastError(f"{where} lacks the field {min(required - values.keys())!r}: it is damaged")
+    for name, value in values.items():
+        hint = hints[name]
+        plain = type(value) is hint and hint is not float
+        if not ((plain or _is(hint, value)) and _bounded(value)):
             raise HoldfastError(f"{where} is damaged: {name!r} has an invalid value")
-    return owner(**values)
+
+
+@functools.cache
+def _schema(owner: type) -> tuple[dict[str, Any], set[str]]:
+    """Return the types of a dataclass's fields, and the names of those without a default."""
+    absent, fields = dataclasses.MISSING, dataclasses.fields(owner)
+    required = {one.name for one in fields if one.default is absent and one.default_factory is absent}
+    return {one.name: _hints(owner)[one.name] for one in fields}, required
 
 
 def _bounded(value: Any) -> bool:
     """Return whether numbers are finite and fit into 64 bits, and nothing is of absurd size."""
-    if isinstance(value, dict):
-        return len(value) <= MOST and all(map(_bounded, (*value, *value.values())))
-    if isinstance(value, list | tuple):
-        return len(value) <= MOST and all(map(_bounded, value))
-    if isinstance(value, str):
+    kind = type(value)
+    if kind is int or kind is float:
+        return bool(abs(value) < 2**63)
+    if kind is str:
         return len(value) <= MOST
-    return not isinstance(value, int | float) or abs(value) < 2**63
+    if kind is dict:
+        return len(value) <= MOST and all(map(_bounded, (*value, *value.values())))
+    return kind is not list or (len(value) <= MOST and all(map(_bounded, value)))
 
 
 def check_all(holder: Any) -> None:

@@ -87,7 +87,7 @@ def learn(
         mark = lesson_id(learner.key, _mark(rows))
         if not again and (done := _committed(learner, mark, rows)):
             shutil.rmtree(path / ".trials", ignore_errors=True)
-            learner.write_card(path)
+            learner.write_card(path, learner.card())
             return Learnt(learner, None, done, [], [])
         for oddity in oddities(rows, learner.classes_):
             learner.progress.note(f"note: {oddity}")

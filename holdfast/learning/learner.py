@@ -236,20 +236,20 @@ class Learner:
         origin = self.made_of
         saved = Saved(origin, sorted(self.fixed), self.key, self.state())
         tensors, parts = sections.written(saved, path, self.model.head.kind)
-        self.card()  # one that cannot be made is an error before the commit
+        card = self.card()  # one that cannot be made is an error before the commit
         number = Store(path, keep or origin.keep).commit(tensors, parts)
         self._saved, self.migrates = (path.resolve(), number), False
-        self.write_card(path)
+        self.write_card(path, card)
         return number
 
     def card(self) -> str:
         """Return the model card."""
         return directory.card(self.made_of, self.model.head, self.history, self.classes_)
 
-    def write_card(self, path: Path) -> None:
+    def write_card(self, path: Path, card: str) -> None:
         """Write the model card; a commit does not fail because the card cannot be written."""
         with suppress(HoldfastError):
-            write_bytes(path / "README.md", self.card().encode(), private=True)
+            write_bytes(path / "README.md", card.encode(), private=True)
 
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
         """Return everything that is saved: weights, the method's state, labels, hyper-parameters, history."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from holdfast.errors import HoldfastError
-from holdfast.fields import built, check, fields_of, from_json, to_json
+from holdfast.fields import built, check, check_json, fields_of, from_json, to_json
 from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.settings import Settings
@@ -157,7 +157,7 @@ def written(saved: Saved, path: Path, kind: str) -> tuple[dict[str, Params], dic
         groups["calibration"] = {name: memory[name] for name in decided}
     groups |= {f"method.{n}": group for n, group in tensors.items() if n not in ("weights", "memory")}
     plain: dict[str, Any] = {name: asdict(section) for name, section in sections.items()}
-    plain["history"] = [{n: v for n, v in entry.items() if v not in ("", {})} for entry in meta["history"]]
+    plain["history"] = meta["history"]
     return groups, dict(to_json(plain))  # type: ignore[arg-type]
 
 
@@ -269,8 +269,8 @@ def _checked(saved: Saved, path: Path) -> Saved:
         raise _refused(path, "has a negative number")
     if not isinstance(meta["history"], list):
         raise _refused(path, "has a history that is no list")
-    entries = [built(Entry, entry, f"{path}, lesson {n}") for n, entry in enumerate(meta["history"], 1)]
-    meta["history"] = [{n: v for n, v in asdict(entry).items() if v not in ("", {})} for entry in entries]
+    for number, entry in enumerate(meta["history"], start=1):
+        check_json(Entry, entry, f"{path}, lesson {number}")
     numbers = {name for name, kind in method.state.items() if kind == "number"}
     if set(meta["numbers"]) != numbers:
         raise _refused(path, "lacks numbers of its method, or has others")

@@ -282,7 +282,8 @@ def test_a_reader_never_sees_a_half_state(mine, tmp_path):
     script = (
         "import sys\nfrom pathlib import Path\nfrom holdfast.storage.generations import Store\n"
         "root = Path(sys.argv[1])\nfound = Store(root).load()\n"
-        "while not Path(sys.argv[2]).exists():\n    Store(root, keep=1).commit(found.tensors, found.sections)\n"
+        "while not Path(sys.argv[2]).exists():\n"
+        "    Store(root, keep=1).commit(found.tensors, found.sections)\n"
     )
     first, stop = Store(mine).current, tmp_path / "stop"
     writer = subprocess.Popen([sys.executable, "-c", script, str(mine), str(stop)], env=environment())

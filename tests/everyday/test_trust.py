@@ -93,7 +93,7 @@ def test_loading_never_goes_online(
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(sources.subprocess, "run", refuse)
-    with pytest.raises(HoldfastError, match="not on this machine|cannot load the model"):
+    with pytest.raises(HoldfastError, match=r"not on this machine|cannot load the model"):
         Learner.load(tmp_path / "state")
 
 

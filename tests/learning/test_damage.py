@@ -32,8 +32,7 @@ def tried(changes: list[damage.Change], root: Path) -> int:
             learner.predict_proba(TEXTS[:2])
             learner.learn(["music0 light1"] * 3 + ["music1"] * 3, ["new"] * 3 + ["old"] * 3)
         except HoldfastError as error:
-            assert "\n" not in str(error)
-            refused += 1
+            refused += "\n" not in str(error)
     return refused
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soak
 from helpers.learners import STREAM, TEXTS, taught
 
 from holdfast import Learner
@@ -72,3 +73,20 @@ def test_a_training_that_fails_leaves_no_dropout(one_layer: str, monkeypatch: py
     with pytest.raises(KeyboardInterrupt):
         learner.learn(STREAM.tasks[1])
     assert not dropping(learner)
+
+
+@pytest.mark.slow
+def test_threads_beside_a_process_that_commits(one_layer: str, tmp_path: Path) -> None:
+    found = soak.threads(one_layer, tmp_path, predictions=200)
+    assert found["answers"] == soak.THREADS * 200
+    assert found["wrong"] == 0
+
+
+@pytest.mark.slow
+def test_lessons_do_not_make_a_state_grow(one_layer: str, tmp_path: Path) -> None:
+    assert soak.lessons(one_layer, tmp_path, 30, history=True)["state"] == 1.0
+
+
+@pytest.mark.slow
+def test_fuzzed_files_give_no_traceback(one_layer: str, tmp_path: Path) -> None:
+    assert soak.fuzz(800, one_layer, tmp_path)["faults"] == 0

@@ -47,8 +47,8 @@ def undetected(path: Path, read: Callable[[], Any], number: int) -> list[tuple[i
         try:
             if read() != expected:
                 wrong.append((place, bit))
-        except HoldfastError as error:
-            assert "\n" not in str(error)
+        except HoldfastError:
+            pass
     path.write_bytes(whole)
     return wrong
 
