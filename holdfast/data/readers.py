@@ -146,7 +146,7 @@ def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
         place = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reason = str(error).partition(":")[0]  # the rest is a position within this line
             raise HoldfastError(f"{place}: broken JSON ({reason}); put one object on each line") from error
         if not isinstance(row, dict):

@@ -56,6 +56,11 @@ def test_bench_scaling(one_layer: str) -> None:
     assert json.loads(said)["ratios"]["one job, one thread"] == 1
 
 
+def test_privacy(one_layer: str) -> None:
+    said = script("privacy", "--json", "--sizes", "5", "20", "--model", one_layer)
+    assert json.loads(said)["membership"]["5"] > 0.9
+
+
 def test_open_directions(one_layer: str) -> None:
     said = script("open_directions", "--stream", "home", "--model", one_layer)
     assert "mass 4000" in said
