@@ -25,6 +25,7 @@ from holdfast.steps import projection
 from holdfast.steps.projection import Selection
 
 PAIRS = ((0.1, 0.3), (0.03, 0.08), (0.005, 0.01))  # values of (λ_s, λ_l) from the paper's appendix
+KINDS = (torch.float32, torch.float64)  # of moments and of numbers of tokens
 EPSILONS = (0.002, 0.004)
 GRID = [{"lam_s": small, "lam_l": large, "eps": eps} for (small, large), eps in product(PAIRS, EPSILONS)]
 
@@ -117,8 +118,8 @@ class AdaBOP(Method):
             return "tokens"
         for place, moment in moments.items():
             width = getattr(layers.get(place), "in_features", -2) + 1  # with the bias
-            kinds = {moment.dtype, tokens[place].dtype}
-            if moment.shape != (width, width) or tokens[place].shape != () or kinds != {torch.float32}:
+            kinds = (moment.dtype, tokens[place].dtype)
+            if moment.shape != (width, width) or tokens[place].shape != () or kinds != KINDS:
                 return f"moments/{place}"
         return super().misfit(model, tensors)
 

@@ -127,17 +127,18 @@ def write_json(path: Path, value: Any) -> None:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
-    return parse_json(read_bytes(path), path)
+    return parse_json(read_bytes(path), path, whole=False)
 
 
-def parse_json(data: bytes, path: Path) -> Any:
-    """Return the value of JSON; raise HoldfastError if it cannot be read, or not be printed.
+def parse_json(data: bytes, path: Path, *, whole: bool = True) -> Any:
+    """Return the value of JSON; raise HoldfastError if it cannot be read.
 
-    Python reads unpaired surrogates without complaint and fails when it prints them.
+    With `whole`, unpaired surrogates are refused too: Python reads them and fails when it prints them.
     """
     try:
         value = json.loads(data.decode())
-        json.dumps(value, ensure_ascii=False).encode()
+        if whole:
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to write it again") from error
     return value

@@ -24,6 +24,7 @@ METHODS = ["slda", "klda", "ranpac", "la", "adabop"]
 
 def tried(changes: list[damage.Change], root: Path) -> int:
     """Load, use and teach every state; return how many were refused."""
+    Learner.load(root)  # undamaged
     refused = 0
     for _, sections, tensors in changes:
         Store(root, keep=1).commit(tensors, sections)

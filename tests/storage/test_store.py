@@ -67,6 +67,9 @@ class HalfWritten:
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
+    def fileno(self) -> int:
+        return self.file.fileno()
+
     def write(self, data: bytes) -> None:
         self.file.write(data[: len(data) // 2])
         self.file.flush()
