@@ -75,6 +75,7 @@ def test_a_disk_that_is_full_anywhere(
     assert told(run(asked, tmp_path)) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_trial_that_a_disk_has_spoilt_is_made_again(
     two_files: Path, one_layer: str, tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:

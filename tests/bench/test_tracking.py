@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 
 
+@pytest.mark.slow
 def test_tensorboard_gets_losses_and_scores(files: Path, one_layer: str, tmp_path: Path) -> None:
     reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     asked = spec(files, one_layer, "mas", "lam=3.0")

@@ -87,7 +87,7 @@ def scenes(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 NAMES = ["first lesson", "later lesson", "save", "rollback", "forget", "purge"]
-MOST = [pytest.param(3, id="some"), pytest.param(10_000, marks=pytest.mark.slow, id="all")]
+MOST = [pytest.param(2, id="some"), pytest.param(10_000, marks=pytest.mark.slow, id="all")]
 
 
 def prepared(scene: Scene, place: Path) -> Path:

@@ -26,6 +26,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", ["mas", "la"])
+@pytest.mark.slow
 def test_search_leaves_the_learner_as_it_found_it(one_layer, classes, name):
     learner = make_learner(one_layer, METHODS[name](thr=0.5), classes)
     learner.learn(classes.tasks[0])

@@ -56,6 +56,7 @@ def test_a_refused_task_leaves_the_learner_usable(one_layer, classes):
     learner.learn(classes.tasks[1])
 
 
+@pytest.mark.slow
 def test_five_sentences_are_enough(one_layer, classes):
     learner = make_learner(one_layer, METHODS["la"](), classes)
     for task in classes.tasks[:2]:
@@ -101,6 +102,7 @@ def test_a_fixed_down_is_kept(one_layer, classes):
 # ---- state --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_state_comes_back(one_layer, classes):
     learner = make_learner(one_layer, METHODS["la"](), classes)
     for task in classes.tasks[:2]:

@@ -22,7 +22,7 @@ def dropping(learner: Learner) -> bool:
     return any(module.training for module in (learner.model.dropout, *learner.model.encoder.modules()))
 
 
-@pytest.mark.parametrize("method", ["slda", "la"])
+@pytest.mark.parametrize("method", ["slda", pytest.param("la", marks=pytest.mark.slow)])
 def test_threads_get_the_answers_of_one_thread(tiny_bert: str, tmp_path: Path, method: str) -> None:
     taught(tiny_bert, method).save(tmp_path)
     learner = Learner.load(tmp_path)

@@ -45,8 +45,7 @@ def test_without_strength_it_is_the_bare_optimiser(kind: str, mode: Any) -> None
 
 @pytest.mark.parametrize(
     ("clip", "lam"),
-    [(1.0, 1.0)]
-    + [pytest.param(c, l, marks=pytest.mark.slow) for c in (None, 1.0, 30.0) for l in (0.1, 1.0, 50.0)],  # noqa: E741
+    [pytest.param(c, l, marks=pytest.mark.slow) for c in (None, 1.0, 30.0) for l in (0.1, 1.0, 50.0)],  # noqa: E741
 )
 def test_it_comes_to_rest_at_the_optimum_of_loss_and_penalty(clip: float | None, lam: float) -> None:
     a = [1.0, 0.5, 2.0]

@@ -136,7 +136,7 @@ def as_user() -> Iterator[Elsewhere]:
         yield other
 
 
-@pytest.fixture(params=["root", "user"])
+@pytest.fixture(params=["root", pytest.param("user", marks=pytest.mark.slow)])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return what runs programs, as root and as a user."""
     if request.param == "user":

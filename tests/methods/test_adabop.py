@@ -117,7 +117,11 @@ def worked(tiny_bert_dry: str) -> tuple[dict[str, np.ndarray], Params, Params]:
     return moments, past, gradients_by_hand(learner)
 
 
-@pytest.mark.parametrize("values", WAYS, ids=lambda values: "-".join(map(str, values.values())))
+@pytest.mark.parametrize(
+    "values",
+    [*WAYS[::3], *(pytest.param(way, marks=pytest.mark.slow) for n, way in enumerate(WAYS) if n % 3)],
+    ids=lambda values: "-".join(map(str, values.values())),
+)
 def test_a_training_by_hand(tiny_bert_dry, classes, worked, values):
     one, two, _ = classes.tasks
     moments, past, now = worked
@@ -227,6 +231,7 @@ def test_the_first_task_is_seq_bit_for_bit(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("selection", ["ratio", "fraction"])
+@pytest.mark.slow
 def test_strengths_of_zero_are_seq_bit_for_bit(tiny_bert, classes, selection):
     values = {"lam_s": 0.0, "lam_l": 0.0, "selection": selection}
     settings = small(epochs=2)

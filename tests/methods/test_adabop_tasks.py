@@ -227,6 +227,7 @@ def test_norms_do_not_move_after_the_first_task(tiny_bert, classes):
 
 
 @pytest.mark.parametrize("selection", ["ratio", "soft"])
+@pytest.mark.slow
 def test_old_answers_change_far_less_than_under_seq(tiny_bert_dry, classes, selection):
     """Compared by the logits of the first task's labels on its sentences."""
     texts = classes.tasks[0].train.texts
@@ -255,6 +256,7 @@ def choices(path: str, stream: Stream, settings: Any, *, fixed: Any = (), **valu
     return [[trial.choice for trial in learner.learn(task).trials] for task in stream.tasks[:2]]
 
 
+@pytest.mark.slow
 def test_the_grid_after_the_rates(one_layer, classes):
     first, second = choices(one_layer, classes, small(rates=(1e-2, 1e-3), epochs=1))
     assert first == [{"lr": 1e-2}, {"lr": 1e-3}], "there is nothing to protect yet"

@@ -106,6 +106,7 @@ def test_above_the_cutoff_is_held_faster_and_below_is_let_go(alphas):
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
+@pytest.mark.slow
 def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes, penalty):
     seq = make_learner(one_layer, METHODS["seq"](), classes)
     la = make_learner(one_layer, METHODS["la"](penalty=penalty), classes, fixed={"lam"})
@@ -155,6 +156,7 @@ def test_true_alphas_are_pooled_never_modified_ones(one_layer, domains, monkeypa
         assert torch.allclose(value, mean, rtol=1e-5, atol=1e-9), name
 
 
+@pytest.mark.slow
 def test_state_and_weights_share_no_memory(one_layer, classes, monkeypatch):
     learner = make_learner(one_layer, LA(thr=0.01), classes)
     trainings = watch_trainings(monkeypatch)
@@ -262,6 +264,7 @@ def test_lambda_is_searched_with_the_plain_importance_when_down_is_fixed(one_lay
     assert not any(modulated for lam, modulated in found if lam > 0)
 
 
+@pytest.mark.slow
 def test_paper_path_respects_the_budget(one_layer, classes):
     learner = make_learner(one_layer, LA(thr=0.01, budget=3), classes, small(loosening="paper", epochs=1))
     learner.learn(classes.tasks[0])

@@ -89,6 +89,7 @@ def test_the_first_task_has_no_teacher(one_layer, classes, monkeypatch):
     assert_same_bits(*ends)
 
 
+@pytest.mark.slow
 def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes):
     seq = make_learner(one_layer, METHODS["seq"](), classes, small(epochs=2))
     lwf = make_learner(one_layer, METHODS["lwf"](), classes, small(epochs=2), fixed={"lam"})

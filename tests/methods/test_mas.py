@@ -62,6 +62,7 @@ def test_the_penalty_is_half_lambda():
 
 
 @pytest.mark.parametrize("penalty", ["loss", "proximal"])
+@pytest.mark.slow
 def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes, penalty):
     seq = make_learner(one_layer, METHODS["seq"](), classes)
     mas = make_learner(one_layer, METHODS["mas"](penalty=penalty), classes, fixed={"lam"})
@@ -290,6 +291,7 @@ def finite(values: dict[str, Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in values.values())
 
 
+@pytest.mark.slow
 def test_class_imbalance_of_a_hundred_to_one(one_layer, domains):
     from dataclasses import replace
 

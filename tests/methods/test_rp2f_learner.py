@@ -93,6 +93,7 @@ def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
 @pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.slow
 def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues, monkeypatch):
     """Without the robustness term, every epoch equals SEQ from the learner's weights, including dropout."""
     learner = second_task(one_layer, classes, importance=kind, continues=continues)
@@ -291,6 +292,7 @@ def test_a_fixed_rate_leaves_three_trials(one_layer, classes):
 # ---- a killed run resumes -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_rerun_from_trial_files_has_the_same_bits(one_layer, classes, tmp_path, monkeypatch):
     def run(workspace: Path | None) -> Learner:
         own = small(epochs=2, batch_size=12, rates=(1e-2,))

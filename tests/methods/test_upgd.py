@@ -154,6 +154,7 @@ def test_memory_survives_the_task_boundary_and_grows_by_zeros(tiny_bert, classes
     assert {float(t) for t in method.steps.values()} == {3.0 * (epochs + more)}
 
 
+@pytest.mark.slow
 def test_trials_do_not_leak_into_the_memory(tiny_bert, classes):
     learner = make_learner(tiny_bert, upgd(), classes, small(epochs=1), fixed={"lr"})
     learner.learn(classes.tasks[0])
@@ -200,6 +201,7 @@ def test_the_best_epoch_brings_its_utility_back(tiny_bert, classes, monkeypatch)
     assert distance(method.utility, seen[3][0]["utility"]) > 0
 
 
+@pytest.mark.slow
 def test_a_learner_goes_on_from_its_stored_state(tiny_bert, classes):
     first = make_learner(tiny_bert, upgd(), classes, small(epochs=1), fixed={"lr"})
     first.learn(classes.tasks[0])
