@@ -50,7 +50,7 @@ DENIED = {
 }
 
 
-def main() -> None:
+def launch() -> None:
     """Start the program of the job in the first argument; kill it when the leash closes."""
     job = json.loads(sys.argv[1])
     try:
@@ -215,4 +215,4 @@ def call_libc(name: str, *values: bytes | int | None, about: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch()

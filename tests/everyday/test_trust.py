@@ -296,3 +296,15 @@ def test_the_order_of_rows_with_splits_has_no_effect(one_layer: str, tmp_path: P
         assert call("learn", state, source, "--model", one_layer, "--method", "slda") == 0
         found.append(Learner.load(state).predict_proba(TEXTS))
     assert np.array_equal(*found)
+
+
+def test_a_state_of_format_2_answers_as_it_did() -> None:
+    """A file written when format 2 was new. It must keep loading, whatever later versions add."""
+    learner = Learner.load(Path(__file__).parents[1] / "learning" / "states" / "format-2")
+    assert learner.classes_ == ["light", "music", "mail", "stock"]
+    assert learner.predict(["music0 music1", "light2 the light1", "mail0 of mail1"]) == [
+        "stock",
+        "light",
+        "light",
+    ]
+    assert [entry["task"] for entry in learner.history] == ["task0", "task1"]
