@@ -7,11 +7,12 @@ import hashlib
 import json
 import math
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -94,12 +95,27 @@ def make_directory(path: Path, *, private: bool = False) -> None:
         sync_directory(place.parent)
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a file; raise HoldfastError if it cannot be read."""
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Return the content of a file of at most `most` bytes; raise HoldfastError if it cannot be read."""
     try:
-        return path.read_bytes()
+        with opened(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if most is not None and size > most:
+                raise HoldfastError(f"{path} cannot be read: it has {size:,} bytes, more than {most:,}")
+            return file.read()
     except OSError as error:
         raise HoldfastError(f"{path} cannot be read: {error.strerror or error}") from error
+    except MemoryError:
+        raise HoldfastError(f"{path} cannot be read: it does not fit into memory") from None
+
+
+def opened(path: Path) -> BinaryIO:
+    """Open a regular file to read it; refuse a pipe, which nobody may ever write to."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise HoldfastError(f"{path} cannot be read: it is not a regular file")
+    return file
 
 
 def digest_of(files: Iterable[Path]) -> str:
@@ -216,14 +232,20 @@ def _removed(path: Path, file: int) -> bool:
 
 
 def refuse_links(directory: Path) -> None:
-    """Raise an error if anything inside a directory is a symbolic link: it may lead elsewhere."""
+    """Raise an error if anything inside a directory is a symbolic link, a pipe, a socket or a device."""
     for place, folders, names in os.walk(directory):
         for path in (Path(place, name) for name in (*folders, *names)):
-            if path.is_symlink():
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                continue  # another process has just deleted it
+            if stat.S_ISLNK(mode):
                 raise HoldfastError(
                     f"{path} is a link to {os.readlink(path)!r}; a state holds no links: "
                     "replace it with a copy if you trust it, else delete it"
                 )
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+                raise HoldfastError(f"{path} is neither a file nor a directory; delete it")
 
 
 def sync_directory(path: Path) -> None:

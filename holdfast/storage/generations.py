@@ -22,13 +22,23 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
 from holdfast.storage.files import (
     make_directory,
+    opened,
     parse_json,
     read_bytes,
     refuse_links,
     sync_directory,
     write_bytes,
 )
-from holdfast.storage.tensors import FORMAT, Newer, Tensors, packed, read_meta, unpacked, unreadable
+from holdfast.storage.tensors import (
+    FORMAT,
+    LONGEST_HEADER,
+    Newer,
+    Tensors,
+    packed,
+    read_meta,
+    unpacked,
+    unreadable,
+)
 
 FILE, MANIFEST, POINTER = "state.safetensors", "manifest.json", "CURRENT"
 NAMED = re.compile(r"generation-(\d{6})")
@@ -147,7 +157,8 @@ class Store:
         if light.format == 1:
             tensors, _ = unpacked(path, read_bytes(path))
         else:
-            data, noted = read_bytes(path), self._manifest(number)["files"][FILE]
+            noted = self._manifest(number)["files"][FILE]
+            data = read_bytes(path, noted["bytes"])
             if len(data) != noted["bytes"] or hashlib.sha256(data).hexdigest() != noted["sha256"]:
                 raise unreadable(path, "its content has changed since it was written")
             tensors, _ = unpacked(path, data)
@@ -165,7 +176,7 @@ class Store:
 
     def _manifest(self, number: int) -> dict[str, Any]:
         path = self.path(number) / MANIFEST
-        manifest = _unsealed(parse_json(read_bytes(path), path), path)
+        manifest = _unsealed(parse_json(read_bytes(path, LONGEST_HEADER), path), path)
         version = manifest.get("format")
         if isinstance(version, int) and version > FORMAT:
             raise Newer(path, version)
@@ -177,6 +188,7 @@ class Store:
             or set(files) != {FILE}
             or not isinstance(files[FILE], dict)
             or set(files[FILE]) != {"bytes", "sha256"}
+            or type(files[FILE]["bytes"]) is not int
         ):
             raise unreadable(path, "it is not a manifest of this version")
         return manifest
@@ -222,7 +234,8 @@ class Store:
         refuse_links(self.root)
         pointer = self.root / POINTER
         try:
-            found = json.loads(pointer.read_bytes())
+            with opened(pointer) as file:
+                found = json.loads(file.read(LONGEST_HEADER))
             current, known = found["current"], found["generations"]
             whole = all(type(number) is int and 0 < number < 10**6 for number in (current, *known))
             # A pointer of format 1, or one that a person wrote, has no seal.

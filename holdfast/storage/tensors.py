@@ -18,10 +18,10 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
-from holdfast.storage.files import parse_json, write_bytes
+from holdfast.storage.files import opened, parse_json, write_bytes
 
 FORMAT = 2
-LONGEST_HEADER = 100_000_000  # the limit of safetensors itself
+LONGEST_HEADER = 32_000_000  # bytes of JSON, which take up to twenty times as much memory
 Tensors = Mapping[str, Params]  # groups of tensors: "weights", "alpha", ...
 
 
@@ -50,7 +50,7 @@ def packed(tensors: Tensors, meta: Any) -> bytes:
 def read_meta(path: Path) -> Any:
     """Return the JSON of a tensor file without reading the tensors."""
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             start = file.read(8)
             return _header(path, file.read(_length(path, start)))["meta"]
     except OSError as error:
@@ -60,9 +60,10 @@ def read_meta(path: Path) -> Any:
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """Return what `write_tensors` wrote; raise HoldfastError if any of it has changed since."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise unreadable(path, error.strerror or error) from error
+        with opened(path) as file:
+            data = file.read()
+    except (OSError, MemoryError) as error:
+        raise unreadable(path, getattr(error, "strerror", None) or "it does not fit into memory") from error
     return unpacked(path, data, device)
 
 
@@ -71,8 +72,8 @@ def unpacked(path: Path, data: bytes, device: torch.device | str = "cpu") -> tup
     header = _header(path, data[8 : 8 + _length(path, data[:8])])
     try:
         flat = load(data)
-    except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as error:
-        raise unreadable(path, error) from error
+    except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError, MemoryError) as error:
+        raise unreadable(path, error or "it does not fit into memory") from error
     about = {"groups": header["groups"], "meta": header["meta"]}
     if header["format"] > 1 and header["sha256"] != hash_of(about, flat):
         raise unreadable(path, "its content has changed since it was written")

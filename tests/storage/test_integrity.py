@@ -17,7 +17,7 @@ import torch
 from helpers.command_line import environment
 
 from holdfast.errors import HoldfastError
-from holdfast.lm.artefact import Card, Importance
+from holdfast.lm.artefact import Card, Importance, read_card
 from holdfast.storage.files import make_directory, parse_json, read_json, write_bytes
 from holdfast.storage.generations import Store
 from holdfast.storage.scratch import Scratch, sweep
@@ -125,6 +125,31 @@ def test_json_that_would_fail_later_is_refused_at_once(data: bytes, tmp_path: Pa
         return  # a record may contain one, and reports spell it out
     with pytest.raises(HoldfastError, match="not readable JSON"):
         read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    "file", ["generation-000001/state.safetensors", "generation-000001/manifest.json", "CURRENT"]
+)
+def test_a_pipe_or_an_immense_file_is_refused_at_once(file: str, tmp_path: Path) -> None:
+    """Reading a pipe waits for ever, and reading a sparse file of 200 GB takes 200 GB of memory."""
+    store = Store(tmp_path)
+    store.commit(TENSORS, SECTIONS)
+    path = tmp_path / file
+    os.truncate(path, 200 * 2**30)
+    with pytest.raises(HoldfastError):
+        store.load()
+    path.unlink()
+    os.mkfifo(path)
+    for read in (store.load, store.verify):
+        with pytest.raises(HoldfastError, match="is neither a file nor a directory"):
+            read()
+
+
+def test_an_importance_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "importance.safetensors")
+    for read in (Importance.load, read_card):
+        with pytest.raises(HoldfastError, match="is not a regular file"):
+            read(tmp_path)
 
 
 def test_tensors_stay_what_they_are_when_their_file_changes(tmp_path: Path) -> None:
