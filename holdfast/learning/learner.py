@@ -30,7 +30,7 @@ from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.fit import FitResult, fit
 from holdfast.learning.lesson import LOOK_AHEAD, Lesson, describe, search_passes
 from holdfast.learning.passes import Ledger, Passes, added
-from holdfast.learning.sections import KEEP, Origin, Saved, new_key
+from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, new_key
 from holdfast.learning.trials import StoredTrial, Workspace, place_of
 from holdfast.learning.vectors import TaskVectors
 from holdfast.maths import params as P
@@ -131,6 +131,8 @@ class Learner:
             raise HoldfastError(
                 "mtl learns all tasks at once and needs all their data; choose another method"
             )
+        if not 0 <= seed <= MOST_SEED:
+            raise HoldfastError(f"the seed {seed} is not between 0 and {MOST_SEED}")
         known = list(METHODS[method].hyper_parameters())
         if strange := sorted(set(hyper_parameters) - set(known)):
             raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
@@ -185,6 +187,7 @@ class Learner:
             fixed,
             online=bool(model),
         )
+        sections.check_head(saved, learner.model.head.kind, path)
         own = learner.made_of.fingerprint
         if different := own.differences(origin.fingerprint):
             raise HoldfastError(

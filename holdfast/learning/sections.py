@@ -30,6 +30,7 @@ CALIBRATION = ("heat", "evidence", "chosen", "calibration")
 JSON_SECTIONS = ("encoder", "learner", "history", "secret")
 KEEP = 5
 LONGEST_PATH = 1000
+MOST_SEED = 2**40  # generators of random numbers are seeded with multiples of it, which must fit into 64 bits
 
 
 class Fingerprint(NamedTuple):
@@ -121,6 +122,8 @@ class Saved:
     state: tuple[dict[str, Params], dict[str, Any]]
     """The arguments of `Learner.load_state`."""
     format: int = 2
+    of_head: list[str] = field(default_factory=list)
+    """Names of the sections of its computed head."""
 
 
 def new_key() -> str:
@@ -171,9 +174,10 @@ def read(generation: Generation, path: Path) -> Saved:
     for name in JSON_SECTIONS:
         if name not in sections:
             raise _refused(path, f"lacks the section {name!r}")
-    for name in (*sections, *tensors):
-        if name not in JSON_SECTIONS and not _known_group(name):
-            raise _refused(path, f"has the unknown section {name!r}")
+    strange = [name for name in sections if name not in JSON_SECTIONS]
+    strange += [name for name in tensors if not _known_group(name)]
+    if strange:
+        raise _refused(path, f"has the unknown section {strange[0]!r}")
     encoder = built(EncoderSection, sections["encoder"], f"{path}, section 'encoder'")
     learner = built(LearnerSection, sections["learner"], f"{path}, section 'learner'")
     secret = built(SecretSection, sections["secret"], f"{path}, section 'secret'")
@@ -192,14 +196,21 @@ def read(generation: Generation, path: Path) -> Saved:
     )
     history = sections["history"]
     groups = {"weights": tensors.get("weights", {})}
-    heads = [name for name in tensors if name.startswith("head.")]
-    if heads:
-        memory = {**tensors[heads[0]], **tensors.get("calibration", {})}
+    of_head = [name for name in tensors if name == "calibration" or name.startswith("head.")]
+    if of_head:
+        memory = {name: value for section in of_head for name, value in tensors[section].items()}
         groups["memory"] = memory | {"adapted": torch.tensor(encoder.adapted)}
     groups |= {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
     names = ("labels", "seen", "tasks_seen", "hparams", "numbers")
     meta = {name: getattr(learner, name) for name in names} | {"history": history}
-    return _checked(Saved(origin, learner.fixed, secret.key, (groups, meta)), path)
+    return _checked(Saved(origin, learner.fixed, secret.key, (groups, meta), of_head=of_head), path)
+
+
+def check_head(saved: Saved, kind: str, path: Path) -> None:
+    """Raise HoldfastError if the state has sections of another kind of head."""
+    own = (f"head.{kind}", "calibration") if f"head.{kind}" in saved.of_head else ()
+    if strange := [name for name in saved.of_head if name not in own]:
+        raise _refused(path, f"has the unknown section {strange[0]!r}")
 
 
 def _read_format_1(generation: Generation, path: Path) -> Saved:
@@ -265,8 +276,8 @@ def _checked(saved: Saved, path: Path) -> Saved:
         raise _refused(path, "has labels that repeat or are unknown")
     if not all(isinstance(name, str) and name in meta["hparams"] for name in saved.fixed):
         raise _refused(path, "has fixed hyper-parameters that do not exist")
-    if origin.keep < 1 or min(origin.seed, meta["tasks_seen"]) < 0:
-        raise _refused(path, "has a negative number")
+    if origin.keep < 1 or meta["tasks_seen"] < 0 or not 0 <= origin.seed <= MOST_SEED:
+        raise _refused(path, "has a number that is negative or too large")
     if not isinstance(meta["history"], list):
         raise _refused(path, "has a history that is no list")
     for number, entry in enumerate(meta["history"], start=1):
@@ -283,6 +294,8 @@ def _checked(saved: Saved, path: Path) -> Saved:
         for name, value in params.items():
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise _refused(path, f"has values that are not finite in {group}/{name}")
+            if group == "alpha" and (value < 0).any():
+                raise _refused(path, f"has a negative importance in {group}/{name}")
     return saved
 
 

@@ -51,6 +51,50 @@ def test_a_changed_value(method: str, number: int, one_layer: str, tmp_path: Pat
     assert tried(damage.some(damage.in_json(Store(tmp_path).load()), number), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["weights", "calibration", "head.slda", "method.alpha", "zeal"])
+def test_an_unknown_json_section_is_refused_by_its_name(name: str, one_layer: str, tmp_path: Path) -> None:
+    taught(one_layer, tasks=1).save(tmp_path)
+    saved = Store(tmp_path).load()
+    Store(tmp_path).commit(saved.tensors, {**saved.sections, name: {"x": 1}})
+    with pytest.raises(HoldfastError, match=f"unknown section '{name}'"):
+        Learner.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("slda", "head.zeal"), ("slda", "method.zeal"), ("la", "head.slda"), ("la", "calibration")],
+)
+def test_an_unknown_tensor_section_is_refused_by_its_name(
+    method: str, name: str, one_layer: str, tmp_path: Path
+) -> None:
+    """A section of another kind of head too: dropping it would lose what a later version has stored."""
+    taught(one_layer, method, tasks=1).save(tmp_path)
+    saved = Store(tmp_path).load()
+    Store(tmp_path).commit({**saved.tensors, name: {"x": torch.ones(1)}}, saved.sections)
+    with pytest.raises(HoldfastError, match=f"unknown section '{name}'"):
+        Learner.load(tmp_path)
+
+
+def test_a_negative_importance_is_refused(one_layer: str, tmp_path: Path) -> None:
+    taught(one_layer, "la", tasks=1).save(tmp_path)
+    saved = Store(tmp_path).load()
+    alpha = {name: -value - 1 for name, value in saved.tensors["method.alpha"].items()}
+    Store(tmp_path).commit({**saved.tensors, "method.alpha": alpha}, saved.sections)
+    with pytest.raises(HoldfastError, match="has a negative importance in alpha/"):
+        Learner.load(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**62])
+def test_a_seed_that_no_generator_takes_is_refused(seed: int, one_layer: str, tmp_path: Path) -> None:
+    taught(one_layer, "klda", tasks=1).save(tmp_path)
+    saved = Store(tmp_path).load()
+    Store(tmp_path).commit(saved.tensors, damage.put(saved.sections, ("learner", "seed"), seed))
+    with pytest.raises(HoldfastError, match="negative or too large"):
+        Learner.load(tmp_path)
+    with pytest.raises(HoldfastError, match=r"the seed .* is not between"):
+        create(one_layer, seed=seed)
+
+
 # ---- memory -------------------------------------------------------------------------------------------
 
 
