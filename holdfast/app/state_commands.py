@@ -296,25 +296,30 @@ def forget_label(
 ) -> None:
     """Remove a label from STATE, and print where traces of it remain."""
     start_torch(threads)
+    from holdfast.app.display import Display, LearnerProgress
     from holdfast.data.tasks import printable
     from holdfast.everyday import jobs as everyday
     from holdfast.storage.generations import Store
 
-    done = everyday.forget_label(state, label, generations=keep, purge=purge, model=model)
+    progress = LearnerProgress(Display(console))
+    done = everyday.forget_label(state, label, generations=keep, purge=purge, model=model, progress=progress)
     name = repr(printable(label))
-    if not done.known and not done.dropped:
+    if not done.known and not done.dropped and not done.names:
         say(f"no generation of {state} knows {name}; there is nothing to remove")
         return
     if done.traces:
         say(f"{name} is forgotten; traces of it remain in {done.traces}")
     elif done.known:
         say(f"{name} is forgotten, as if it had never been learnt")
+    elif not done.dropped:
+        say(f"no generation of {state} knows {name}")
     if done.dropped:
         say(f"deleted: {_count(len(done.dropped), 'older generation')}")
-    if purge:
+    if done.names:
         say("the ids of lessons are deleted too: a file that is taught again counts again")
     older = len(Store(state).generations) - 1
     kept = _count(older, "older generation")
     one = ("is", "it") if older == 1 else ("are", "them")
-    knows = f"; {kept} {one[0]} kept and may still know it; --purge deletes {one[1]}" if older else ""
+    what, how = ("have the ids", "--keep 1") if purge else ("know it", "--purge")
+    knows = f"; {kept} {one[0]} kept and may still {what}; {how} deletes {one[1]}" if older else ""
     say(f"{state}: generation {done.generation}{knows}")

@@ -27,7 +27,6 @@ from holdfast.learning.lesson import Lesson
 from holdfast.learning.sections import lesson_id, read
 from holdfast.maths.metrics import label_scores, macro_f1
 from holdfast.storage.generations import Store
-from holdfast.storage.tensors import FORMAT
 
 Format = Literal["text", "jsonl", "csv"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may evaluate cells that begin with these
@@ -101,10 +100,6 @@ def learn(
         learner.history[-1] |= {"id": mark, "generation": Store(path).next}
         if seconds is not None:
             learner.method.set(seconds=usual)  # the budget was for this file only
-        if learner.migrates:
-            learner.progress.note(
-                f"note: {path} is written in format {FORMAT} from now on; older versions cannot read it"
-            )
         generation = learner.commit(path)
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
@@ -204,6 +199,8 @@ class Forgotten:
     """Whether the current generation knew the label."""
     dropped: list[int]
     """Older generations that were deleted."""
+    names: bool = False
+    """Whether ids of lessons, or names that contain the label, were removed."""
 
 
 def forget_label(
@@ -213,27 +210,31 @@ def forget_label(
     generations: int | None = None,
     purge: bool = False,
     model: str | None = None,
+    progress: Progress | None = None,
 ) -> Forgotten:
     """Remove a label from a learner.
 
     `purge` also removes older generations, unfinished trials, the ids of all lessons, and names of lessons
-    that contain the label. It can be repeated: a second call finishes one that was killed.
+    that contain the label. It can be repeated: a second call finishes one that was killed. If no generation
+    knows the label any more, it removes ids and names only.
     """
     with state.working_in(path, new=False):
         store = Store(path)
         learner = Learner.load(path, model=model)
+        learner.progress = progress or Progress()
         before, known = store.generations, label in learner.classes_
-        if not known and not (purge and label in _ever_known(store)):
-            if purge:
-                return Forgotten(learner.generation, "", known=False, dropped=[])
+        if not known and not purge:
             raise HoldfastError(unknown(label, learner.classes_, "label"))
+        ever = known or label in _ever_known(store)
         traces = learner.forget(label) if known else ""
-        if purge:
-            learner.drop_names(label)
+        names = purge and learner.drop_names(label)
         shutil.rmtree(path / ".trials", ignore_errors=True)  # a killed lesson may have left traces of it
-        number = learner.commit(path, keep=1 if purge else generations)
+        if not ever and not names and generations is None:
+            learner.write_card(path, learner.card())  # a purge may have been killed before it did
+            return Forgotten(learner.generation, "", known=False, dropped=[])
+        number = learner.commit(path, keep=1 if purge and ever else generations)
         dropped = [one for one in before if one not in store.generations]
-        return Forgotten(number, traces, known, dropped)
+        return Forgotten(number, traces, known, dropped, names)
 
 
 def _ever_known(store: Store) -> set[str]:

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -58,6 +58,8 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
         make_directory(path, private=True)
     except OSError as error:
         raise HoldfastError(f"cannot write to {path}: {error.strerror or error}") from error
+    with suppress(OSError):  # a directory of somebody else, to which this user may write
+        path.chmod(0o700)
     with locked(path):
         try:
             Store(path).sweep()  # what a killed process has left

@@ -240,6 +240,10 @@ class Learner:
         saved = Saved(origin, sorted(self.fixed), self.key, self.state())
         tensors, parts = sections.written(saved, path, self.model.head.kind)
         card = self.card()  # one that cannot be made is an error before the commit
+        if self.migrates:
+            self.progress.note(
+                f"note: {path} is written in format {FORMAT} from now on; older versions cannot read it"
+            )
         number = Store(path, keep or origin.keep).commit(tensors, parts)
         self._saved, self.migrates = (path.resolve(), number), False
         self.write_card(path, card)
@@ -352,13 +356,21 @@ class Learner:
         self.start_over()
         return ", ".join(traces)
 
-    def drop_names(self, label: str) -> None:
-        """Remove from the history the ids of all lessons, and the names that contain a label."""
-        self.key = new_key()
+    def drop_names(self, label: str) -> bool:
+        """Remove from the history the ids of all lessons, and the names that contain a label.
+
+        Return whether there were any. Lessons that are called by their number keep it.
+        """
+        found = False
         for number, entry in enumerate(self.history, start=1):
+            plain = f"lesson {number}"
+            telling = label.casefold() in entry["task"].casefold() and entry["task"] != plain
+            found = found or telling or bool(entry.get("id"))
             entry.pop("id", None)
-            if label.casefold() in entry["task"].casefold():
-                entry["task"] = f"lesson {number}"
+            entry["task"] = plain if telling else entry["task"]
+        if found:
+            self.key = new_key()
+        return found
 
     def merge(self, other: Learner) -> None:
         """Add what another learner with an slda head on the same frozen encoder has learnt."""

@@ -122,6 +122,16 @@ def test_a_state_of_format_1_is_replaced_at_the_next_commit(
     assert "generation 1: whole (format 1, without checksums)" in capsys.readouterr().out
 
 
+def test_forgetting_says_that_it_replaces_a_state_of_format_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(MODEL, tmp_path / "model")
+    shutil.copytree(STATES / "slda", tmp_path / "state")
+    monkeypatch.chdir(tmp_path)
+    assert call("forget-label", "state", Learner.load("state").classes_[0]) == 0
+    assert "is written in format 2 from now on" in capsys.readouterr().out
+
+
 def test_old_marks_of_rows_become_keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(MODEL, tmp_path / "model")
     shutil.copytree(STATES / "slda", tmp_path / "state")
@@ -259,6 +269,48 @@ def test_a_purge_that_was_killed_is_finished_by_the_next(mine: Path, tmp_path: P
         shutil.copytree(tmp_path / "kept" / name, mine / name)
     assert call("forget-label", str(mine), label, "--purge") == 0
     assert len(list(mine.glob("generation-*"))) == 1
+
+
+def test_a_purge_that_was_killed_before_the_card_is_finished_by_the_next(
+    mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    label = Learner.load(mine).classes_[0]
+    with monkeypatch.context() as killed:
+        killed.setattr(Learner, "write_card", lambda self, path, card: None)
+        assert call("forget-label", str(mine), label, "--purge") == 0
+    assert f"`{label}`" in (mine / "README.md").read_text()
+    assert call("forget-label", str(mine), label, "--purge") == 0
+    assert f"`{label}`" not in (mine / "README.md").read_text()
+
+
+def test_a_purge_removes_names_and_ids_when_no_generation_knows_the_label_any_more(
+    one_layer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state, label = tmp_path / "state", rows_of(0)[0][1]
+    source = table(tmp_path / f"{label} week.csv", rows_of(0))
+    assert call("learn", str(state), source, "--model", one_layer, "--method", "slda") == 0
+    assert call("forget-label", str(state), label, "--keep", "1") == 0
+    assert label in Learner.load(state).history[0]["task"]
+    capsys.readouterr()
+    assert call("forget-label", str(state), label, "--purge") == 0
+    said = capsys.readouterr().out
+    assert "the ids of lessons are deleted too" in said
+    assert "1 older generation is kept and may still have the ids; --keep 1 deletes it" in said
+    assert call("forget-label", str(state), label, "--purge", "--keep", "1") == 0
+    for path in files_of(state):
+        assert label.encode() not in path.read_bytes(), path
+    assert "id" not in Learner.load(state).history[0]
+    assert call("forget-label", str(state), label, "--purge") == 0
+    assert "there is nothing to remove" in capsys.readouterr().out
+    assert len(Store(state).generations) == 1
+
+
+def test_a_directory_that_was_there_before_becomes_private(one_layer: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(0o755)
+    source = table(tmp_path / "week.csv", rows_of(0))
+    assert call("learn", str(state), source, "--model", one_layer, "--method", "slda") == 0
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_everything_in_a_state_is_private(mine: Path, tmp_path: Path) -> None:
