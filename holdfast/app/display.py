@@ -18,6 +18,7 @@ from rich.progress import Progress as Bars
 from rich.table import Column, Table
 from typing_extensions import override
 
+from holdfast.app.terminal import plain
 from holdfast.bench.bench import Titled
 from holdfast.bench.records import Record
 from holdfast.bench.worker import Event
@@ -52,7 +53,7 @@ class Display:
         """Print a line. Once that fails, on a full disk for example, stay silent: the work goes on."""
         try:
             if not self._silent:
-                self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+                self.console.print(plain(text), highlight=False, markup=False, soft_wrap=True)
         except OSError:
             self._silent = True
 
@@ -180,7 +181,7 @@ class LearnerProgress(Progress):
 @contextmanager
 def learning(console: Console, title: str) -> Iterator[LearnerProgress]:
     """Show the progress of a learner under a title."""
-    console.print(f"[bold]{escape(title)}[/bold]", soft_wrap=True, highlight=False)
+    console.print(f"[bold]{escape(plain(title))}[/bold]", soft_wrap=True, highlight=False)
     with Display(console) as display:
         yield LearnerProgress(display)
 

@@ -7,15 +7,21 @@ from typing import Any
 
 from rich.console import Console
 
+from holdfast.data.tasks import printable
 from holdfast.settings import MOST_THREADS, usable_cpus
 
 console = Console()
 STOPPED = "stopped; run the same command again to resume"
 
 
+def plain(text: str) -> str:
+    """Return text without characters that a terminal would execute; line breaks stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
 def say(text: str) -> None:
     """Print a plain line, without markup, colours or wrapping."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    console.print(plain(text), soft_wrap=True, highlight=False, markup=False)
 
 
 def say_error(markup: str) -> None:

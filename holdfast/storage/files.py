@@ -72,11 +72,16 @@ def rewriting(path: Path) -> Iterator[TextIO]:
         return
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
+        drop_leftovers(path.parent, path.name)
         with open(temporary, "x", encoding="utf-8") as file:
+            _in_use(file.fileno())
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_directory(path.parent)
     except OSError as error:
         raise HoldfastError(f"cannot write {path}: {error.strerror or error}") from error
     finally:

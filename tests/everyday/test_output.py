@@ -43,6 +43,16 @@ def test_an_error_leaves_the_output_file_as_it_was(made, here, capsys, monkeypat
     assert {path.name for path in here.iterdir()} == {"answers.txt", "two.csv"}, "nothing is left over"
 
 
+def test_the_output_file_stays_private_and_leftovers_go(made, here):
+    out = here / "answers.txt"
+    out.write_text("earlier")
+    out.chmod(0o600)
+    (here / ".answers.txt.0123abcd.tmp").write_text("of a killed process")
+    assert call("predict", str(made), "music0", "--out", str(out)) == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in here.iterdir()] == ["answers.txt"]
+
+
 def test_output_goes_through_a_link_and_into_a_device(made, here):
     (here / "target.txt").write_text("earlier")
     (here / "link.txt").symlink_to(here / "target.txt")
@@ -88,6 +98,17 @@ def test_labels_that_cannot_be_printed_are_refused(label, one_layer, tmp_path, c
     said = "cannot be a label" if label.startswith("(") else "contains a line break or control character"
     refused(capsys, said, "learn", str(state), str(source), "--model", one_layer)
     assert not state.exists()
+
+
+def test_notes_about_a_file_are_escaped(one_layer, tmp_path, capsys):
+    """They come before the labels are refused."""
+    source = tmp_path / "rows.jsonl"
+    labels = ("red\x1b[31m", "red\x1b[31m ", "x\x1b]0;title\x07")
+    source.write_text("".join(json.dumps({"text": "music0", "label": label}) + "\n" for label in labels))
+    assert call("learn", str(tmp_path / "state"), str(source), "--model", one_layer) == 2
+    said = capsys.readouterr()
+    assert "texts with more than one label" in said.out
+    assert "\x1b" not in said.out + said.err
 
 
 def test_labels_of_old_states_are_escaped(one_layer, tmp_path, monkeypatch, capsys):
