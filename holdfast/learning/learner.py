@@ -353,6 +353,9 @@ class Learner:
         traces = self.model.forget(label)
         if self._remembers_weights():
             traces.append("the importances of the weights")
+        fixed = [name for name, kind in self.method.state.items() if kind == "fixed"]
+        if kept := [name for name in fixed if getattr(self.method, name)]:
+            traces.append(f"the {' and '.join(kept)} that the method keeps")
         self.start_over()
         return ", ".join(traces)
 

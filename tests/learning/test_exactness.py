@@ -101,6 +101,7 @@ def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, m
 @pytest.mark.parametrize(
     ("method", "traces"),
     [
+        ("adabop", "the moments and tokens that the method keeps"),
         ("la", "every weight"),
         ("klda", "pooled"),
         ("ranpac", "pooled"),
