@@ -78,7 +78,8 @@ def test_a_training_that_fails_leaves_no_dropout(one_layer: str, monkeypatch: py
 @pytest.mark.slow
 def test_threads_beside_a_process_that_commits(one_layer: str, tmp_path: Path) -> None:
     found = soak.threads(one_layer, tmp_path, predictions=200)
-    assert found["answers"] == soak.THREADS * 200
+    assert found["answers"] >= soak.THREADS * 200
+    assert found["generations seen"] > soak.COMMITS // 2
     assert found["wrong"] == 0
 
 
