@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import resource
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +37,8 @@ class Scene:
     act: Callable[[Path], int]
     done: Callable[[Path], bool]
     """Whether the command has already had its effect."""
+    gone: str = ""
+    """A label that no file may contain in the end."""
 
 
 def truth(state: Path) -> Any:
@@ -63,9 +67,9 @@ def scenes(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
     def save(state: Path) -> int:
         learner = Learner.load(state, model=one_layer)
-        if len(learner.classes_) < 6:
-            learner.learn(*zip(*rows_of(2), strict=True))  # type: ignore[arg-type]
         try:
+            if len(learner.classes_) < 6:
+                learner.learn(*zip(*rows_of(2), strict=True))  # type: ignore[arg-type]
             learner.save(state)
         except HoldfastError as error:
             print(error, file=sys.stderr)
@@ -82,7 +86,7 @@ def scenes(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "save": Scene(two, save, knows(6)),
         "rollback": Scene(two, lambda state: call("rollback", str(state), "1"), knows(2)),
         "forget": Scene(two, forget(), knows(3)),
-        "purge": Scene(two, forget("--purge"), knows(3)),
+        "purge": Scene(two, forget("--purge"), knows(3), gone=label),
     }
 
 
@@ -110,6 +114,8 @@ def check(scene: Scene, state: Path, before: Any, after: Any, what: str) -> None
     assert scene.act(state) in (0, 2), what  # a second time: nothing, or nothing left to forget
     left = sorted(path.relative_to(state).as_posix() for path in state.rglob("*"))
     assert not [name for name in left if not OURS.fullmatch(name)], what
+    files = [path for path in state.rglob("*") if path.is_file()]
+    assert not [path for path in files if scene.gone and scene.gone.encode() in path.read_bytes()], what
     assert {p.name for p in state.glob("generation-*")} == {
         Store(state).path(number).name for number in Store(state).generations
     }, what
@@ -138,6 +144,31 @@ def test_a_kill_or_an_error_before_any_step(
             assert found.code in (0, 2), f"{what}: {found.errors}"
             assert found.errors.count("\n") == (1 if found.code else 0), f"{what}: {found.errors}"
         check(scene, state, before, after, what)
+
+
+@pytest.mark.parametrize("size", [400, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["first lesson", "later lesson", "save", "forget", "purge"])
+def test_a_write_that_fails_part_way(
+    name: str, size: int, scenes: dict[str, Scene], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk fails in the middle of a file, here at a limit of its size, not when it is opened."""
+    scene, place = scenes[name], tmp_path / "place"
+    state = prepared(scene, place)
+    before = truth(state) if state.exists() else None
+
+    def limited() -> int:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        try:
+            return scene.act(state)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+    found = faults.run(limited, place)
+    assert (found.code, found.errors.count("\n")) == (2, 1), found.errors
+    assert (truth(state) if Store(state).current is not None else None) == before
+    assert scene.act(state) == 0
+    check(scene, state, before, truth(state), f"{name}: files of at most {size} bytes")
 
 
 @pytest.mark.parametrize("most", MOST)
