@@ -217,7 +217,7 @@ def data_show(
 
 @data_app.command("get")
 def data_get(
-    name: Annotated[Literal["hwu64", "annomi", "annomi-raw"], typer.Argument(help="Stream.")],
+    name: Annotated[Literal["hwu64", "annomi", "annomi-raw", "clinc150"], typer.Argument(help="Stream.")],
     data_dir: DataDir = None,
 ) -> None:
     """Download a stream from its public source and verify its checksums."""

@@ -30,6 +30,6 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         show_default="HOLDFAST_DATA, else the download cache",
-        help="Folder of the data sets: hwu64/, annomi/, gsm8k/ and so on.",
+        help="Folder of the data sets: hwu64/, clinc150/, gsm8k/ and so on.",
     ),
 ]

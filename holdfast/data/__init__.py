@@ -7,10 +7,12 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from holdfast.data.clinc import clinc150
 from holdfast.data.paper import ANNOMI_CSV, ANNOMI_ORDERS, HWU64_ORDERS, annomi, annomi_from_csv, hwu64
 from holdfast.data.readers import HUB, digest, read_pairs, stream_from_files
-from holdfast.data.tasks import Scenario, Split, Stream, Task
+from holdfast.data.tasks import Scenario, Split, Stream, Task, recut
 from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.cache import data_home
 
@@ -34,13 +36,16 @@ Loader = Callable[[str | Path | None], Stream]
 
 @dataclass(frozen=True)
 class StreamSource:
-    """A named stream: its description, its loader (from a data directory) and its numbered task orders."""
+    """A named stream: its description, its loader (from a data directory) and its numbered orders."""
 
     name: str
     scenario: Scenario
     summary: str
     load: Loader
     orders: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """Orders of the tasks that are defined; without any, orders from 2 are fixed shuffles."""
+    shuffled: Literal["tasks", "labels"] = "tasks"
+    """What these shuffle: the order of the tasks, or which labels are in which task."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +72,26 @@ def load_stream(
 
     `order` is the number of a task order, or task names separated by commas; None is order 1. The paper
     defines the orders of its own streams. For other streams order 1 is the stream's own order, and higher
-    numbers are fixed shuffles of the tasks. `data_dir` defaults to HOLDFAST_DATA, else to
-    the download cache.
+    numbers are fixed shuffles of the tasks; those of `clinc150` shuffle the labels over the tasks.
+    `data_dir` defaults to HOLDFAST_DATA, else to the download cache.
 
     >>> stream = load_stream("tasks")  # a folder with one CSV file per task
     >>> [(task.name, len(task.train)) for task in stream]
     [('week1', 15), ('week2', 10)]
     """
     check_stream_name(name)
-    orders: Mapping[int, tuple[str, ...]] = {}
-    if name in STREAMS:
-        stream, orders = STREAMS[name].load(data_dir), STREAMS[name].orders
+    source = STREAMS.get(name)
+    orders = source.orders if source else {}
+    if source:
+        stream = source.load(data_dir)
     else:
         stream = stream_from_files(name, text_column=text_column, label_column=label_column)
     numbered = {str(number): names for number, names in orders.items()}
     numbered.setdefault("1", tuple(task.name for task in stream))
     chosen = order or "1"
     if chosen.isdecimal() and int(chosen) > 1 and not orders:
+        if source and source.shuffled == "labels":
+            return recut(stream, int(chosen))
         numbered[chosen] = _shuffled(numbered["1"], int(chosen))
     return stream.ordered(numbered.get(chosen) or [part.strip() for part in chosen.split(",")])
 
@@ -190,6 +198,13 @@ STREAMS = {
             "the same six domains from the public AnnoMI CSV",
             _in_data_dir("annomi-raw", lambda data_dir: annomi_from_csv(data_dir / ANNOMI_CSV)),
             ANNOMI_ORDERS,
+        ),
+        StreamSource(
+            "clinc150",
+            "class-incremental",
+            "CLINC150 intents, 15 tasks of ten; each order is another cut into tasks",
+            _in_data_dir("clinc150", clinc150),
+            shuffled="labels",
         ),
     )
 }

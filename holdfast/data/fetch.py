@@ -1,4 +1,4 @@
-"""Download the paper's data from its pinned public sources, and check the SHA-256 of every file."""
+"""Download data sets from their pinned public sources, and check the SHA-256 of every file."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ SOURCES = {
     "hwu64": ("hwu64", f"{_LACL}/hwu64_json"),
     "annomi": ("annomi", f"{_LACL}/annomi_strat_json"),
     "annomi-raw": ("annomi_raw", "uccollab/AnnoMI/42936645ec3857a9c84ab296a36a3c34b779ef49"),
+    "clinc150": ("clinc150", "clinc/oos-eval/828f8093932c8fe6ca7936c3d2e52903b1c523de/data"),
 }
 
 OnFile = Callable[[Path, int, int], None]

@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError
 
 Scenario = Literal["class-incremental", "domain-incremental", "joint"]
 UNKNOWN, FAILED = "(unknown)", "(error)"  # answers that are not labels
+PARTS = ("train", "valid", "test")
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 
 
@@ -182,3 +183,25 @@ class Stream:
     def capped(self, *, train: int | None, valid: int | None) -> Stream:
         """Return the stream with every task capped (see `Task.capped`)."""
         return replace(self, tasks=tuple(task.capped(train=train, valid=valid) for task in self.tasks))
+
+
+def recut(stream: Stream, number: int) -> Stream:
+    """Return a stream with its labels shuffled over the tasks.
+
+    The tasks keep their names and their numbers of labels. `number` is the seed. The result does not
+    depend on the tasks the labels are in now.
+    """
+    rows: dict[str, dict[str, list[tuple[str, str]]]] = {part: {} for part in PARTS}
+    for task in stream:
+        for part in PARTS:
+            split: Split = getattr(task, part)
+            for text, label in zip(split.texts, split.labels, strict=True):
+                rows[part].setdefault(label, []).append((text, label))
+    labels = sorted(stream.labels)
+    Random(number).shuffle(labels)
+    tasks = []
+    for task in stream:
+        own, labels = labels[: len(task.labels)], labels[len(task.labels) :]
+        splits = (Split.of([row for label in own for row in rows[part].get(label, ())]) for part in PARTS)
+        tasks.append(Task(task.name, *splits))
+    return replace(stream, tasks=tuple(tasks))

@@ -16,7 +16,10 @@ from holdfast.errors import HoldfastError
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the paper's data is not beside the repository")
-RAW = "annomi_raw/AnnoMI-simple.csv"
+needs_clinc = pytest.mark.skipif(
+    not (DATA / "clinc150").is_dir(), reason="CLINC150 is not beside the repository"
+)
+RAW, CLINC = "annomi_raw/AnnoMI-simple.csv", "clinc150/data_small.json"
 
 Asked = list[str]
 
@@ -76,14 +79,21 @@ def test_the_sources_are_public_and_pinned() -> None:
 @needs_data
 def test_our_checksums_are_those_of_the_sources() -> None:
     listed = {checksum for checksum, _ in map(str.split, (DATA / "SHA256SUMS").read_text().splitlines())}
-    raw = next(line for line in (DATA / "SOURCES.md").read_text().splitlines() if line.endswith(f" {RAW}"))
-    assert set(_checksums().values()) == listed | {raw.split()[0]}
+    lines = [line.split() for line in (DATA / "SOURCES.md").read_text().splitlines()]
+    others = {
+        checksum for checksum, path in (line for line in lines if len(line) == 2) if path in (RAW, CLINC)
+    }
+    assert len(others) == 2
+    assert set(_checksums().values()) == listed | others
     for path, checksum in _checksums().items():
         assert hashlib.sha256((DATA / path).read_bytes()).hexdigest() == checksum
 
 
 @needs_data
-@pytest.mark.parametrize(("name", "count"), [("hwu64", 36), ("annomi", 18), ("annomi-raw", 1)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("hwu64", 36), ("annomi", 18), ("annomi-raw", 1), pytest.param("clinc150", 1, marks=needs_clinc)],
+)
 def test_what_is_fetched_loads(tmp_path: Path, name: str, count: int) -> None:
     told: list[tuple[Path, int, int]] = []
     with serving(shared_file) as (url, asked):
@@ -158,5 +168,6 @@ def test_an_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError) as error:
         fetch("hwu46", tmp_path)
     assert str(error.value) == (
-        "nothing to download for 'hwu46' (did you mean 'hwu64'?); choose from hwu64, annomi, annomi-raw"
+        "nothing to download for 'hwu46' (did you mean 'hwu64'?); choose from hwu64, annomi, annomi-raw,"
+        " clinc150"
     )

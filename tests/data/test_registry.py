@@ -35,7 +35,7 @@ def plant_hwu64(data_dir: Path, intent: str) -> None:
 
 
 def test_the_registry_names_what_it_loads() -> None:
-    assert list(STREAMS) == ["home", "home-domains", "hwu64", "annomi", "annomi-raw"]
+    assert list(STREAMS) == ["home", "home-domains", "hwu64", "annomi", "annomi-raw", "clinc150"]
     assert all(name == source.name and source.summary for name, source in STREAMS.items())
     assert {name: sorted(source.orders) for name, source in STREAMS.items() if source.orders} == {
         "hwu64": [1, 2, 3],
@@ -51,7 +51,7 @@ def test_the_embedded_streams_need_no_data_dir(name: str) -> None:
     assert names(load_stream(name, order="1")) == names(stream)
 
 
-@pytest.mark.parametrize("name", ["hwu64", "annomi", "annomi-raw"])
+@pytest.mark.parametrize("name", ["hwu64", "annomi", "annomi-raw", "clinc150"])
 def test_without_a_data_dir(name: str) -> None:
     with pytest.raises(HoldfastError) as error:
         load_stream(name)
@@ -126,7 +126,7 @@ def test_an_unknown_stream(name: str, hint: str) -> None:
         load_stream(name)
     assert str(error.value) == (
         f"unknown stream {name!r}{hint}; the streams are home, home-domains, hwu64, annomi, annomi-raw,"
-        " or give the path of a file or folder, or hf:owner/name"
+        " clinc150, or give the path of a file or folder, or hf:owner/name"
     )
 
 
