@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers import tiny
+from helpers.clinc import plant
 from helpers.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -48,6 +49,28 @@ def test_speed(one_layer: str) -> None:
 def test_everyday(one_layer: str) -> None:
     said = script("everyday", "--json", "--sentences", "60", "--turns", "1", "--model", one_layer)
     assert json.loads(said)["sentences"] == 60
+
+
+def test_accuracy(one_layer: str, tmp_path: Path) -> None:
+    """Every peer, one and all sentences a label; measured results are reused."""
+    words = ("red", "blue", "music0", "mail1", "stock2", "food0")
+    rows = [[f"{word} w{i} {word}", f"intent{i:02}"] for i in range(12) for word in words]
+    data_dir = plant(tmp_path, train=rows, val=rows[:24], test=rows)
+    common = ["--data-dir", str(data_dir), "--out", str(tmp_path / "out"), "--model", one_layer]
+    common += ["--pairs", "20", "--shots", "1", "all"]
+    found = json.loads(script("accuracy", "--json", *common))
+    peers = ("default", "slda", "nearest-mean", "sgd", "logistic", "setfit")
+    assert {f"{peer} {shots}" for peer in peers for shots in ("1", "all")} <= found.keys()
+    for name, result in found.items():
+        assert len(result["after"]) == (1 if name.startswith(("logistic", "setfit")) else 2)
+        assert 0 <= result["macro_f1"] <= 100
+        assert result["seconds"] > 0
+        assert result["state"] > 0
+    assert found["default all"]["directory"] >= found["default all"]["state"]
+    assert found["default all"]["rejected"].keys() == {"0.80", "0.90", "0.95", "0.99"}
+    assert 0 <= found["default all"]["auroc"] <= 1
+    table = script("accuracy", *common)
+    assert f"| sgd | {found['sgd 1']['macro_f1']:.1f} | {found['sgd all']['macro_f1']:.1f} | " in table
 
 
 def test_bench_scaling(one_layer: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.clinc import plant
 
 from holdfast.data import Split, Stream, Task, load_stream
 from holdfast.data.clinc import CLINC_JSON, clinc150, out_of_scope
@@ -16,22 +17,6 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(
     not (DATA / CLINC_JSON).is_file(), reason="CLINC150 is not beside the repository"
 )
-
-
-def plant(data_dir: Path, **changes: Any) -> Path:
-    """Write a small file of 23 intents, with two training sentences each."""
-    labels = [f"intent{number:02}" for number in range(23)]
-    content: dict[str, Any] = {
-        "oos_val": [["sing backwards", "oos"]],
-        "val": [[f"valid {label}", label] for label in labels],
-        "train": [[f"{word} {label}", label] for word in ("first", "second") for label in labels],
-        "oos_test": [["count the stars", "oos"], ["why", "oos"]],
-        "test": [[f"test {label}", label] for label in labels],
-        "oos_train": [],
-    }
-    (data_dir / CLINC_JSON).parent.mkdir()
-    (data_dir / CLINC_JSON).write_text(json.dumps(content | changes))
-    return data_dir
 
 
 def cuts(stream: Stream) -> list[tuple[str, ...]]:
