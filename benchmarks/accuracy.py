@@ -5,8 +5,8 @@ slda          the same with the method `slda`
 nearest-mean  nearest class mean
 sgd           scikit-learn's SGDClassifier(loss="log_loss").partial_fit, one pass over each lesson, told all
               labels in advance
-adaptive      the package adaptive-classifier with its own settings and torch, if it is installed (0.3.1 runs
-              offline); it keeps every sentence
+adaptive      the package adaptive-classifier with its own settings, in torch, if it is installed (version
+              0.3.1 runs offline on the encoder's folder); it keeps the sentences it has learnt
 logistic      joint logistic regression, C from 0.1, 1, 10, 100 by macro-F1 on the validation sentences
 logistic-own  the same on the vectors that the default reads, where they are others
 setfit        SetFit's recipe with a small budget: --pairs pairs of training sentences, half of them of one
@@ -43,6 +43,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,7 +78,6 @@ parser.add_argument("--again", action="store_true")
 parser.add_argument("--json", action="store_true")
 options = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -406,8 +406,10 @@ class Adaptive:
 
         self.folder = folder
         np.random.seed(options.seed)
+        # Its default, reading the kind of pooling from the hub, would give the mean too.
+        config = {"max_length": 128, "pooling": "mean"}
         self.model = AdaptiveClassifier(
-            resolve(options.model), config={"max_length": 128}, seed=options.seed, use_onnx=False
+            resolve(options.model), config=config, seed=options.seed, use_onnx=False
         )
 
     def learn(self, task: Task) -> None:
@@ -418,7 +420,7 @@ class Adaptive:
         return [found[0][0] for found in self.model.predict_batch(list(texts), k=1)]
 
     def state(self) -> Result:
-        return {"state": size_of(self.folder)}
+        return {"state": size_of(self.folder), "version": version("adaptive-classifier")}
 
 
 def make(method: str, data: Data, folder: Path) -> Peer | None:
@@ -524,7 +526,8 @@ def main() -> None:
                     found = measure(peer, data, count)
                     if method == "default" and isinstance(peer, Ours):
                         found |= unknowns(peer, data)
-                results[key] = found
+                # Another process may have written other results meanwhile.
+                results = (read_json(path) if path.is_file() else {}) | {key: found}
                 write_json(path, results)
                 say(f"{key}: {found['macro_f1']:.1f}, {found['seconds']:.0f} s")
         else:
