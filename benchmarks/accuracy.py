@@ -40,6 +40,7 @@ import random
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -94,6 +95,7 @@ from holdfast.storage.cache import data_home  # noqa: E402
 from holdfast.storage.files import read_json, write_json  # noqa: E402
 
 torch.set_num_threads(options.threads)
+warnings.filterwarnings("ignore", "The number of unique classes is greater than 50%")  # one shot
 Result = dict[str, Any]
 
 
