@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from holdfast.maths.products import gram
+
 RIDGE = 0.1  # as a fraction of the mean diagonal entry of Z_oᵀZ_o
 
 
@@ -14,11 +16,11 @@ def ridge_map(old: Tensor, new: Tensor, ridge: float = RIDGE) -> Tensor:
     `old` and `new` are vectors of the same sentences. In directions without data T is 0: no movement.
     """
     before, moved = old.double().cpu(), (new.double() - old.double()).cpu()
-    gram = before.T @ before
-    strength = ridge * gram.trace() / len(gram)
+    products = gram(before)
+    strength = ridge * products.trace() / len(products)
     if strength == 0:
-        return torch.zeros_like(gram)
-    regular = gram + strength * torch.eye(len(gram), dtype=gram.dtype)
+        return torch.zeros_like(products)
+    regular = products + strength * torch.eye(len(products), dtype=products.dtype)
     found: Tensor = torch.linalg.solve(regular, before.T @ moved)
     return found
 

@@ -1,0 +1,22 @@
+"""Products of which one half is computed."""
+
+import torch
+
+from holdfast.maths.products import gram
+
+
+def test_the_product_by_hand():
+    """[[1, 2], [3, 4]]: columns (1, 3) and (2, 4), products 10, 14 and 20."""
+    assert gram(torch.tensor([[1.0, 2], [3, 4]])).tolist() == [[10, 14], [14, 20]]
+
+
+def test_it_is_the_matrix_product_and_symmetric():
+    z = torch.randn(20, 7, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(gram(z), z.double().T @ z.double())
+    for part in (z[:, :5], z[::2], z.T):  # not contiguous
+        assert torch.allclose(gram(part), part.double().T @ part.double())
+        assert torch.equal(gram(part), gram(part).T)
+
+
+def test_no_rows_are_zero():
+    assert torch.equal(gram(torch.zeros(0, 3)), torch.zeros(3, 3).double())
