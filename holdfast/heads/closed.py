@@ -153,10 +153,7 @@ class ClosedFormHead(Head):
     def left_out(self, data: Taught, folds: int = 5) -> Iterator[Taught]:
         """Yield learnt sentences fold by fold, each removed from the statistics while it is in use."""
         statistics = self.statistics()
-        order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])  # spreads labels over folds
-        for fold in range(min(folds, len(order))):
-            places = order[fold::folds]
-            part = Taught(data.features[places], [data.labels[i] for i in places])
+        for part in _folds(data, folds):
             self.take_in(part, sign=-1)
             yield part
             self.load_statistics(statistics)
@@ -229,7 +226,11 @@ class SumsHead(ClosedFormHead):
         own = self.statistics()
         if "evidence" in statistics and statistics["evidence"].dim() == 1:
             own["evidence"] = statistics["evidence"]
-        if wrong := misfit(own, statistics):
+        mine, rest = (
+            {name: tensor for name, tensor in tensors.items() if name not in self.past.names}
+            for tensors in (own, statistics)
+        )
+        if wrong := self.past.misfit(statistics) or misfit(mine, rest):
             return wrong
         return "counts" if (statistics["counts"] < 0).any() else ""
 
@@ -258,6 +259,22 @@ class SumsHead(ClosedFormHead):
             piece = slice(start, start + PIECE)
             self.past.add(self.lift(data.features[piece]), rows[piece], sign)
         self.changed()
+
+    @override
+    def left_out(self, data: Taught, folds: int = 5) -> Iterator[Taught]:
+        """Yield learnt sentences fold by fold, while the sums do without them."""
+        past = self.past
+        for part in _folds(data, folds):
+            rows = self.rows(part.labels)
+            for start in range(0, len(rows), PIECE):
+                piece = slice(start, start + PIECE)
+                self.past = self.past.left_out(self.lift(part.features[piece]), rows[piece])
+            self.changed()
+            try:
+                yield part
+            finally:
+                self.past = past
+                self.changed()
 
     @override
     def carry(self, move: Tensor) -> None:
@@ -311,3 +328,11 @@ class SumsHead(ClosedFormHead):
     def changed(self) -> None:
         """Invalidate the cached solution."""
         self._solved = None
+
+
+def _folds(data: Taught, folds: int) -> Iterator[Taught]:
+    """Yield parts of the sentences over which their labels are spread."""
+    order = sorted(range(len(data.labels)), key=lambda i: data.labels[i])
+    for fold in range(min(folds, len(order))):
+        places = order[fold::folds]
+        yield Taught(data.features[places], [data.labels[i] for i in places])

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from helpers.command_line import call, refused
 from helpers.everyday import rows_of, table
 from helpers.learners import create, taught
@@ -17,6 +18,7 @@ from helpers.reports import figure_of
 from holdfast import Learner
 from holdfast.errors import HoldfastError
 from holdfast.everyday.jobs import Answer, Evaluation, written
+from holdfast.heads import Taught
 from holdfast.learning import directory
 from holdfast.report.evaluation import MOST_DRAWN, write_evaluation
 
@@ -189,6 +191,9 @@ def test_a_label_takes_the_memory_that_the_limit_assumes(method, one_layer):
     head, sizes = learner.model.head, []
     for labels in (["a"], ["b", "c", "d"]):
         head.add(labels)
+        if not head.trained:  # with more sentences than dimensions a label takes the most
+            named = labels * 40
+            head.take_in(Taught(torch.randn(len(named), 32), named))
         tensors = [*head.parameters()] if head.trained else [*head.statistics().values()]
         sizes.append(sum(tensor.nbytes for tensor in tensors))
     assert sizes[1] - sizes[0] == 3 * head.bytes_per_label
