@@ -15,8 +15,8 @@ Written by `holdfast methods --markdown` from the classes in `holdfast/methods/`
 date.
 
 z are the logits, θ the trainable weights and θ_{k-1} those after the previous task; b is the number of
-batches of a task, and E the number of epochs until early stopping. In `slda`, `klda`, `ranpac` and the
-methods that build on `slda`, z is a sentence vector of width d, and Z is the matrix of these vectors.
+batches of a task, and E the number of epochs until early stopping. In `slda`, `rda`, `klda`, `ranpac` and
+the methods that build on `slda`, z is a sentence vector of width d, and Z is the matrix of these vectors.
 "Keeps" lists what is stored after a task besides the weights; it may grow with the number of labels, but,
 except for `mtl`, not with the number of tasks.
 """

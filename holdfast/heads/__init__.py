@@ -5,6 +5,7 @@ from holdfast.heads.closed import ClosedFormHead
 from holdfast.heads.discriminant import SLDAHead
 from holdfast.heads.linear import LinearHead, ProbeHead
 from holdfast.heads.random_features import KLDAHead, RanPACHead
+from holdfast.heads.regularised import RDAHead
 
 __all__ = [
     "ClosedFormHead",
@@ -12,6 +13,7 @@ __all__ = [
     "KLDAHead",
     "LinearHead",
     "ProbeHead",
+    "RDAHead",
     "RanPACHead",
     "SLDAHead",
     "Taught",

@@ -168,6 +168,8 @@ class ClosedFormHead(Head):
 class SumsHead(ClosedFormHead):
     """A head that is linear in (lifted) features, with weights solved from the class sums on demand."""
 
+    chooses: ClassVar[str] = "shrinkage"
+    """What `options` are options of."""
     _solved: tuple[Option, Tensor, Tensor] | None = None
 
     def __init__(
@@ -288,7 +290,7 @@ class SumsHead(ClosedFormHead):
         self.changed()
         traces = ["the pooled sums of all labels"] if self.past.scatter == "pooled" else []
         if self.heat.any() or self.evidence.any() or self.calibrated:
-            chosen = "shrinkage, " if len(self.options) > 1 else ""
+            chosen = f"{self.chooses}, " if len(self.options) > 1 else ""
             traces.append(
                 f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
             )

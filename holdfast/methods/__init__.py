@@ -15,6 +15,7 @@ from holdfast.methods.mas import MAS, Frozen
 from holdfast.methods.mas_slda import MASSLDA
 from holdfast.methods.mtl import MTL
 from holdfast.methods.ranpac import RanPAC
+from holdfast.methods.rda import RDA
 from holdfast.methods.rp2f import RP2F
 from holdfast.methods.rwalk import RWalk
 from holdfast.methods.si import SI
@@ -38,6 +39,7 @@ METHODS: dict[str, type[Method]] = {
     "la": LA,
     "la-merge": LAMerge,
     "slda": SLDA,
+    "rda": RDA,
     "klda": KLDA,
     "ranpac": RanPAC,
     "first+slda": FirstSLDA,

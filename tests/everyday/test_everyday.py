@@ -69,7 +69,7 @@ def test_a_split_column_is_honoured(here, one_layer):
     assert learner.history[0]["sentences"] == 36
 
 
-@pytest.mark.parametrize("method", ["auto", "slda", "klda", "ranpac"])
+@pytest.mark.parametrize("method", ["auto", "slda", "rda", "klda", "ranpac"])
 def test_one_label_and_one_example_are_enough(here, one_layer, method):
     few = ("--set", "features=48") if method in ("klda", "ranpac") else ()
     one = table(here / "one.csv", [("music0 music1", "music")])

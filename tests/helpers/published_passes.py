@@ -230,6 +230,7 @@ ROWS = {
         )
         for name, values in {
             "slda": {},
+            "rda": {},
             "klda": {"features": 32},
             "ranpac": {"features": 32},
             "auto": {"seconds": 0.0},

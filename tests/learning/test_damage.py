@@ -19,7 +19,7 @@ from holdfast.heads.sums import factored
 from holdfast.learning.learner import Learner
 from holdfast.storage.generations import Store
 
-METHODS = ["slda", "klda", "ranpac", "la", "adabop"]
+METHODS = ["slda", "rda", "klda", "ranpac", "la", "adabop"]
 
 
 def tried(changes: list[damage.Change], root: Path) -> int:

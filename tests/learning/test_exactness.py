@@ -23,6 +23,8 @@ def same_head(left: Learner, right: Learner) -> None:
     for a, b in zip(mine.solve(mine.chosen), other.solve(other.chosen), strict=True):
         # 1e-6: a sentence's vector depends that much on the other sentences of its batch.
         assert torch.allclose(a, b[order], rtol=0, atol=1e-6 * float(a.abs().max()))
+    z = mine.past.means()
+    assert torch.allclose(mine(z), other(z)[:, order], rtol=0, atol=1e-6 * float(mine(z).abs().max()))
 
 
 def exact(tiny: str) -> Learner:
@@ -78,9 +80,10 @@ def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
             left.merge(other)
 
 
-@pytest.mark.parametrize("method", ["slda", "auto"])
+@pytest.mark.parametrize("method", ["slda", "rda", "auto"])
 def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, method):
-    options = {"shrinkage": 0.05, "weighting": "equal"} | ({"seconds": 0.0} if method == "auto" else {})
+    own = {"slda": {"weighting": "equal"}, "rda": {"blend": 0.3}, "auto": {"seconds": 0.0}}
+    options = {"shrinkage": 0.05} | own[method]
     gone = STREAM.tasks[0].labels[1]
     learner, clean = create(one_layer, method, **options), create(one_layer, method, **options)
     for task in STREAM:

@@ -46,7 +46,9 @@ def test_probabilities_are_in_the_order_of_the_classes(tiny_bert):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["seq", "la", "slda", "klda", "ranpac", "first+slda", "la+slda", "auto"])
+@pytest.mark.parametrize(
+    "method", ["seq", "la", "slda", "rda", "klda", "ranpac", "first+slda", "la+slda", "auto"]
+)
 def test_every_kind_of_learner_goes_on_where_it_was(tiny_bert, tmp_path, method):
     learner = taught(tiny_bert, method, tasks=1)
     learner.save(tmp_path)
