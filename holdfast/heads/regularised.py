@@ -13,9 +13,10 @@ from holdfast.errors import HoldfastError
 from holdfast.heads.base import Taught
 from holdfast.heads.closed import Option
 from holdfast.heads.discriminant import SLDAHead
+from holdfast.heads.sums import eigen, factored
 from holdfast.maths.params import precise
 
-STRENGTHS = (1e-3, 1e-2, 3e-2, 0.1, 0.3, 0.6, 0.9)  # of e
+STRENGTHS = (1e-2, 0.1, 0.3, 0.6, 0.9)  # of e
 BLENDS = (0.0, 0.1, 0.3, 0.6)  # of o; 0 gives every class the shared covariance, as in slda
 
 
@@ -65,6 +66,8 @@ class RDAHead(SLDAHead):
 
     kind: ClassVar[str] = "rda"
     chooses: ClassVar[str] = "shrinkage, blend"
+    _working: torch.dtype = torch.float64
+    """The precision in which options are solved."""
     _turned: Turned | None = None
     _ready: tuple[Option, torch.dtype, Solved] | None = None
 
@@ -102,18 +105,28 @@ class RDAHead(SLDAHead):
         return super().settle(valid, learnt) | {"blend": self.chosen[2]}
 
     @override
+    def _scores(self, data: Taught) -> Tensor:
+        """Work in single precision, in half the time: the evidence counts correct answers."""
+        self._working = torch.float32
+        try:
+            return super()._scores(data)
+        finally:
+            self._working = torch.float64
+            self._turned = self._ready = None
+
+    @override
     def changed(self) -> None:
         super().changed()
         self._turned = self._ready = None
 
     def _solution(self, dtype: torch.dtype) -> Solved:
         """Return what the scores of the chosen option are computed from, in this precision."""
-        if self._ready is None or self._ready[:2] != (self.chosen, dtype):
+        ready = self._ready
+        if ready is None or ready[:2] != (self.chosen, dtype):
             parts = self._solve_option(self.chosen)
             solved = Solved(*(part.to(dtype) if part.is_floating_point() else part for part in parts))
-            self._ready = (self.chosen, dtype, solved)
-            return solved
-        return self._ready[2]
+            self._ready = ready = (self.chosen, dtype, solved)
+        return ready[2]
 
     def _solve_option(self, option: Option) -> Solved:
         e, _, o = option
@@ -126,7 +139,7 @@ class RDAHead(SLDAHead):
         constant = -0.5 * spread.log().sum().repeat(len(centres))
         for row, deviations in enumerate(turned.deviations if own else []):
             scaled = own**0.5 * deviations * scale  # A_k is I + GᵀG in the coordinates of w
-            factor = torch.linalg.cholesky(torch.eye(len(scaled)).to(scaled) + scaled @ scaled.T)
+            factor = factored(torch.eye(len(scaled)).to(scaled) + scaled @ scaled.T)
             shapes.append(torch.linalg.solve_triangular(factor, scaled, upper=False))
             owner += [row] * len(scaled)
             constant[row] -= factor.diagonal().log().sum()
@@ -140,12 +153,14 @@ class RDAHead(SLDAHead):
             counts, visible = self.past.counts, self.visible_rows()
             n, spare = float(counts.sum()), float(counts.sum()) - len(visible)
             covariance = self._spread(balanced=False) * (spare / n if spare > 0 else 1)  # over N, not N - K
-            values, axes = torch.linalg.eigh(covariance)
+            values, axes = eigen(covariance)
             means = self.past.means()
             middle = means[visible].mean(0) if visible else means.new_zeros(means.shape[1])
+            values, turned = (x.to(self._working) for x in (values.clamp(min=0), (means - middle) @ axes))
+            axes = axes.to(self._working)
             deviations = [
-                self.past.deviations(row) @ axes / counts[row].clamp(min=1).sqrt()
+                self.past.deviations(row).to(axes) @ axes / counts[row].clamp(min=1).sqrt().to(axes)
                 for row in range(len(counts))
             ]
-            self._turned = Turned(middle, axes, values.clamp(min=0), (means - middle) @ axes, deviations)
+            self._turned = Turned(middle, axes, values, turned, deviations)
         return self._turned

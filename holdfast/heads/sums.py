@@ -25,6 +25,7 @@ from holdfast.maths.products import gram
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal
 FOREIGN = 1e-3  # relative error of removed vectors that is still taken for an encoder's rounding
+NO_SQUARES = "the sums of the head are no sums of squares; restore the state, or go back a generation"
 Scatter = Literal["per-class", "pooled"]
 
 
@@ -177,7 +178,7 @@ class ClassSums:
         scatter = self._scatter(row)
         if scatter.dim() == 2:
             return scatter
-        values, vectors = torch.linalg.eigh(self._centred(row))
+        values, vectors = eigen(self._centred(row))
         found: Tensor = (vectors * values.clamp(min=0).sqrt()).T
         return found
 
@@ -330,7 +331,7 @@ def lowered(factor: Tensor, rows: Tensor, rank: int, size: float) -> Tensor:
     """
     basis, left = torch.linalg.qr(factor.T)  # RᵀR = B L Lᵀ Bᵀ
     inside = rows @ basis
-    values, vectors = torch.linalg.eigh(left @ left.T - inside.T @ inside)
+    values, vectors = eigen(left @ left.T - inside.T @ inside)
     outside = float((rows - inside @ basis.T).square().sum())
     if outside > FOREIGN**2 * size or (values < -(FOREIGN**2) * size).any():
         raise HoldfastError("these sentences are not what was learnt under their labels; check the file")
@@ -396,9 +397,15 @@ def factored(matrix: Tensor) -> Tensor:
         factor: Tensor = found.L
         if not found.info and torch.isfinite(factor).all():
             return factor
-    raise HoldfastError(
-        "the sums of the head are no sums of squares; restore the state, or go back a generation"
-    )
+    raise HoldfastError(NO_SQUARES)
+
+
+def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the eigenvalues of a symmetric matrix, rising, and its eigenvectors in columns."""
+    if not torch.isfinite(matrix).all():
+        raise HoldfastError(NO_SQUARES)
+    values, vectors = torch.linalg.eigh(matrix)
+    return values, vectors
 
 
 def _upper(rows: int, width: int) -> Tensor:
