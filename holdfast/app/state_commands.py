@@ -67,8 +67,12 @@ def learn(
         ),
     ] = None,
     budget: Annotated[
-        float | None,
-        typer.Option(min=0, show_default="60", help="Seconds `auto` may spend on training; 0: never train."),
+        int | None,
+        typer.Option(
+            min=0,
+            show_default="12000",
+            help="Sentences that trainings of `auto` may read, over all epochs; 0: never train.",
+        ),
     ] = None,
     keep: Annotated[
         int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
@@ -105,7 +109,7 @@ def learn(
                 text_column=text_column,
                 label_column=label_column,
                 generations=keep,
-                seconds=budget,
+                budget=budget,
                 again=again,
                 progress=progress,
                 hyper_parameters=values,

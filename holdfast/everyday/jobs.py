@@ -57,7 +57,7 @@ def learn(
     text_column: str = "text",
     label_column: str = "label",
     generations: int | None = None,
-    seconds: float | None = None,
+    budget: int | None = None,
     again: bool = False,
     progress: Progress | None = None,
     hyper_parameters: dict[str, Any] | None = None,
@@ -74,13 +74,13 @@ def learn(
         learner.work_in(path / ".trials")
         if generations is not None:
             learner.made_of.keep = generations
-        usual = getattr(learner.method, "seconds", None)
-        if seconds is not None:
+        usual = getattr(learner.method, "sentences", None)
+        if budget is not None:
             if usual is None:
                 raise HoldfastError(
                     f"--budget works only with auto, not with {learner.made_of.method}; leave it out"
                 )
-            learner.method.set(seconds=seconds)
+            learner.method.set(sentences=budget)
         learner.check_room((row.label for row in rows), f"is {label_column!r} the label column?")
         known = set(learner.classes_)
         mark = lesson_id(learner.key, _mark(rows))
@@ -98,8 +98,8 @@ def learn(
             )
         lesson = _taught(learner, source, rows)
         learner.history[-1] |= {"id": mark, "generation": Store(path).next}
-        if seconds is not None:
-            learner.method.set(seconds=usual)  # the budget was for this file only
+        if budget is not None:
+            learner.method.set(sentences=usual)  # the budget was for this file only
         generation = learner.commit(path)
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))

@@ -50,6 +50,9 @@ class Head(nn.Module, ABC):
     has_past: ClassVar[bool]
     """Whether training sees rows of earlier tasks, which the loss must balance against."""
 
+    blocks: int = 1
+    """Number of layers whose vectors are concatenated in a sentence vector; set where the model is built."""
+
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.labels: list[str] = []

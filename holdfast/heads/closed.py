@@ -91,9 +91,13 @@ class ClosedFormHead(Head):
         # Sentences that the encoder was trained on cannot serve for validation.
         valid = vectors.after("valid")
         notes |= self.settle(valid, None if vectors.moved else new)
+        self.warm(valid)
+        return notes
+
+    def warm(self, valid: Taught) -> None:
+        """Add the likelihood of validation sentences at each temperature."""
         if len(valid.labels):
             self.heat = self.heat + torch.tensor([self.likelihood(valid, t) for t in TEMPERATURES]).double()
-        return notes
 
     @override
     def absorb_valid(self, vectors: Vectors) -> None:

@@ -151,10 +151,13 @@ class ClassSums:
 
     def within(self) -> Tensor:
         """Return Σ_k Σ_z (z - μ_k)(z - μ_k)ᵀ, over the classes k and their vectors z."""
-        if self.scatter == "pooled":
-            return self.moments() - gram(self._scaled())
         if self._within is None:
-            self._within = self._summed(torch.ones_like(self.counts))
+            pooled = self.scatter == "pooled"
+            self._within = (
+                self.moments() - gram(self._scaled())
+                if pooled
+                else self._summed(torch.ones_like(self.counts))
+            )
         return self._within
 
     def covariance(self, *, balanced: bool = False) -> Tensor:
@@ -180,6 +183,12 @@ class ClassSums:
             return scatter
         values, vectors = eigen(self._centred(row))
         found: Tensor = (vectors * values.clamp(min=0).sqrt()).T
+        return found
+
+    def leading(self, width: int) -> ClassSums:
+        """Return the sums of the first columns, of a pooled scatter."""
+        found = ClassSums(width, self.scatter)
+        found._replace(self.counts, self.sums[:, :width], [packed(self.moments()[:width, :width])])
         return found
 
     # ---- saving -------------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store
 from holdfast.storage.tensors import FORMAT, hash_of, read_meta, write_tensors
 
-MOST_BYTES = 8e9  # limit for a head, of which training holds a second copy
+MOST_BYTES = 4e9  # limit for a head, of which learning holds a second copy
 FIRST_TASKS = 2  # tasks whose trials are shared: later ones start from weights that few runs have in common
 
 
@@ -136,7 +136,7 @@ class Learner:
         known = list(METHODS[method].hyper_parameters())
         if strange := sorted(set(hyper_parameters) - set(known)):
             raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
-        return cls._made(model, method, settings, seed, generations, hyper_parameters)
+        return cls._made(model, method, settings, seed, generations, hyper_parameters, fixed=hyper_parameters)
 
     @classmethod
     def _made(
@@ -146,8 +146,9 @@ class Learner:
         settings: Settings,
         seed: int,
         generations: int,
-        hyper_parameters: dict[str, Any],
+        hyper_parameters: Mapping[str, Any],
         *,
+        fixed: Iterable[str],
         online: bool = True,
     ) -> Self:
         """Return a new learner; unless `online`, its encoder must already be on this machine."""
@@ -156,8 +157,7 @@ class Learner:
         fingerprint = directory.encoder_fingerprint(classifier)
         chosen: Any = to_json(dataclasses.asdict(settings))
         origin = Origin(method, name, fingerprint, chosen, seed, generations)
-        fixed = frozenset(hyper_parameters)
-        return cls(classifier, made, settings=settings, seed=seed, fixed=fixed, origin=origin)
+        return cls(classifier, made, settings=settings, seed=seed, fixed=frozenset(fixed), origin=origin)
 
     @classmethod
     def load(cls, path: str | Path, generation: int | None = None, *, model: str | None = None) -> Self:
@@ -171,7 +171,6 @@ class Learner:
         saved = sections.read(found, path)
         origin, (tensors, meta) = saved.origin, saved.state
         hyper_parameters = from_json(METHODS[origin.method], meta["hparams"])
-        fixed = {name: hyper_parameters[name] for name in saved.fixed}
         if model is None and Path(origin.model).is_absolute() and not Path(origin.model).is_dir():
             raise HoldfastError(
                 f"the encoder of {path} is not in {origin.model}; name the folder where it is now, "
@@ -184,7 +183,8 @@ class Learner:
             settings,
             origin.seed,
             origin.keep,
-            fixed,
+            hyper_parameters,
+            fixed=saved.fixed,
             online=bool(model),
         )
         sections.check_head(saved, learner.model.head.kind, path)
@@ -393,7 +393,8 @@ class Learner:
         if self.origin is None or not isinstance(head, SLDAHead) or more:
             return None
         settings = self.origin.settings
-        return self.origin.fingerprint, settings["vector"], settings["max_length"], head.past.scatter
+        read = (settings["vector"], settings["max_length"], self.model.reading, self.seed)
+        return self.origin.fingerprint, *read, type(head), head.past.scatter, head.past.width
 
     def _remembers_weights(self) -> bool:
         """Return whether the method's state holds values for individual weights."""

@@ -25,11 +25,12 @@ from holdfast.methods import METHODS
 from holdfast.settings import Settings
 from holdfast.storage.generations import Generation
 
-CALIBRATION = ("heat", "evidence", "chosen", "calibration")
+CALIBRATION = ("heat", "evidence", "chosen", "calibration", "offsets", "marks")
 """Statistics of heads that validation sentences have decided."""
 JSON_SECTIONS = ("encoder", "learner", "history", "secret")
 KEEP = 5
 LONGEST_PATH = 1000
+USUAL_SECONDS, SENTENCES_A_SECOND = 60.0, 200  # the former budget of auto, and how fast two cores train
 MOST_SEED = 2**40  # generators of random numbers are seeded with multiples of it, which must fit into 64 bits
 
 
@@ -264,6 +265,7 @@ def _checked(saved: Saved, path: Path) -> Saved:
             f"{path} was made with the unknown method {origin.method!r}; use the version that made it"
         )
     method = METHODS[origin.method]
+    meta["hparams"], saved.fixed = _renamed(origin.method, meta["hparams"], saved.fixed)
     for owner, values in ((Settings, origin.settings), (method, meta["hparams"])):
         if strange := sorted(set(values) - set(fields_of(owner))):
             raise _refused(path, f"has the unknown field {strange[0]!r}")
@@ -297,6 +299,21 @@ def _checked(saved: Saved, path: Path) -> Saved:
             if group == "alpha" and (value < 0).any():
                 raise _refused(path, f"has a negative importance in {group}/{name}")
     return saved
+
+
+def _renamed(method: str, hparams: dict[str, Any], fixed: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the hyper-parameters of an earlier version's state under the names of today.
+
+    `auto` had a budget in seconds, and a head on the last layer as it is, without random features.
+    """
+    if method != "auto" or "columns" in hparams:
+        return hparams, fixed
+    kept = {name: value for name, value in hparams.items() if name != "seconds"}
+    seconds = hparams.get("seconds")
+    if isinstance(seconds, int | float) and seconds != USUAL_SECONDS:
+        kept["sentences"] = int(min(SENTENCES_A_SECOND * seconds, 2**31))
+    as_it_was = {"layers": 1, "normalise": False, "columns": 0}
+    return kept | as_it_was, ["sentences" if name == "seconds" else name for name in fixed]
 
 
 def lesson_id(key: str, mark: str) -> str:

@@ -28,7 +28,7 @@ from holdfast.maths import params as P
 from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.models import Adapters, Classifier, Output
+from holdfast.models import Adapters, Classifier, Output, Reading
 from holdfast.settings import Settings
 
 Plan = Generator[Choice, Trial, Decision]
@@ -192,6 +192,11 @@ class Method:
         return Decision(best)
 
     # ---- the model it works with ------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> Reading:
+        """How sentence vectors are read from the encoder."""
+        return Reading()
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return the head of a new model."""

@@ -9,9 +9,10 @@ from typing_extensions import override
 
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
+from holdfast.methods import knobs
 from holdfast.methods.base import LearnerView, Method, Plan
 from holdfast.methods.search import Decision
-from holdfast.models import Adapters
+from holdfast.models import Adapters, Reading
 
 COMPUTED = "its head is computed, not trained"
 
@@ -33,6 +34,13 @@ class ClosedForm(Method):
     adapters: ClassVar[Adapters] = "never"
 
     lr: float = setting(0.0, "unused: nothing is trained", least=0)
+    layers: int = knobs.layers()
+    normalise: bool = knobs.normalise()
+
+    @property
+    @override
+    def reading(self) -> Reading:
+        return Reading(self.layers, self.normalise)
 
     @property
     @override

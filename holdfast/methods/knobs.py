@@ -59,6 +59,16 @@ def weighting() -> Any:
     )
 
 
-def scatter() -> Any:
+def scatter(default: str = "per-class") -> Any:
     """Declare which second moments a discriminant head keeps."""
-    return setting("per-class", "second moments: one S per class (exact removal) or one for all (less disk)")
+    return setting(default, "second moments: one S per class (exact removal) or one for all (less disk)")
+
+
+def layers(default: int = 1) -> Any:
+    """Declare how many hidden layers are read."""
+    return setting(default, "last hidden layers read, pooled and concatenated", least=1)
+
+
+def normalise(default: bool = False) -> Any:
+    """Declare whether the vector of each layer is divided by its length."""
+    return setting(default, "divide the vector of each layer by its length")

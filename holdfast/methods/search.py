@@ -40,6 +40,10 @@ class Trial(Protocol):
     def state(self) -> Mapping[str, Any]:
         """Numbers of the method's final state."""
 
+    @property
+    def fit(self) -> Mapping[str, Any]:
+        """How the training went, and what the head noted."""
+
     def read(self) -> dict[str, Params]:
         """Return the final weights, the head's memory and the tensors of the method's state."""
 

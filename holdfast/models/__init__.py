@@ -8,11 +8,11 @@ from typing import Literal, Protocol
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
 from holdfast.models.adapters import ADAPTERS, FAMILIES, adapt
-from holdfast.models.classifier import Classifier, Output
+from holdfast.models.classifier import Classifier, Output, Reading
 from holdfast.models.sources import MODELS, load_encoder
 from holdfast.settings import Settings
 
-__all__ = ["MODELS", "Classifier", "Output", "build_classifier"]
+__all__ = ["MODELS", "Classifier", "Output", "Reading", "build_classifier"]
 
 
 Adapters = Literal["always", "never", "where possible"]
@@ -25,6 +25,10 @@ class Wishes(Protocol):
     def adapters(self) -> Adapters:
         """Whether to add adapters, so that the encoder can be trained."""
 
+    @property
+    def reading(self) -> Reading:
+        """How sentence vectors are read."""
+
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return the head of the method."""
 
@@ -33,6 +37,7 @@ class Usual:
     """The default: a trained encoder with a trained linear head."""
 
     adapters: Adapters = "always"
+    reading = Reading()
 
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:
         """Return a linear head."""
@@ -66,9 +71,16 @@ def build_classifier(
         adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
     else:
         encoder.requires_grad_(False)
-    head = method.make_head(encoder.config.hidden_size, settings, seed)
+    reading = method.reading
+    if settings.vector == "pooler" and reading.layers > 1:
+        raise HoldfastError("vector=pooler reads one layer only; use layers=1, or vector=mean")
+    reading = reading._replace(layers=min(reading.layers, encoder.config.num_hidden_layers))
+    head = method.make_head(encoder.config.hidden_size * reading.layers, settings, seed)
+    head.blocks = reading.layers
     if settings.head == "preallocated":
         head.add(labels)
-    model = Classifier(encoder, tokenizer, head, vector=settings.vector, max_length=settings.max_length)
+    model = Classifier(
+        encoder, tokenizer, head, vector=settings.vector, reading=reading, max_length=settings.max_length
+    )
     model.adapted = head.trained  # under a computed head, adapters stay off until the encoder is trained
     return model.eval()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 from typing_extensions import override
 
 from holdfast.data.batches import Batch, Examples
@@ -26,10 +27,20 @@ SentenceVector = Literal["mean", "cls", "pooler"]
 TOKENIZING = Lock()  # a call sets the truncation of the tokenizer, which threads share
 
 
+class Reading(NamedTuple):
+    """How a sentence vector is read from an encoder."""
+
+    layers: int = 1
+    """The number of last hidden layers that are pooled and concatenated; at most those the encoder has."""
+    normalise: bool = False
+    """Whether the head sees each layer's vector divided by its length."""
+
+
 class Output(NamedTuple):
     """The model's output for a batch."""
 
     features: Tensor
+    """The sentence vectors, not normalised: the length of a unit vector has no gradient."""
     logits: Tensor
     loss: Tensor | None
 
@@ -44,6 +55,7 @@ class Classifier(nn.Module):
         head: Head,
         *,
         vector: SentenceVector = "mean",
+        reading: Reading = Reading(),  # noqa: B008
         dropout: float = 0.1,
         max_length: int = 128,
     ) -> None:
@@ -53,13 +65,14 @@ class Classifier(nn.Module):
         self.head: Head = head
         self.tokenizer = tokenizer
         self.vector = vector
+        self.reading = reading
         self.max_length = max_length
 
     @override
     def forward(self, batch: Batch) -> Output:
         """Return features, raw logits and, if the batch has an objective, the task loss."""
         features = self.features(batch)
-        logits = self.head(self.dropout(features))
+        logits = self.head(self.dropout(self.read(features)))
         loss = batch.objective(logits, batch.labels) if batch.objective is not None else None
         return Output(features, logits, loss)
 
@@ -72,16 +85,28 @@ class Classifier(nn.Module):
         return found[torch.cat(groups).argsort()]
 
     def vectors(self, batch: Batch) -> Tensor:
-        """Return the sentence vectors: mean of the tokens, first token, or the encoder's pooler."""
-        out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
+        """Return the sentence vectors: mean of the tokens, first token, or the encoder's pooler.
+
+        With several layers, those of each layer are concatenated, the last layer at the end.
+        """
+        more = {"output_hidden_states": True} if self.reading.layers > 1 else {}
+        out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **more)
         if self.vector == "pooler":
             pooled: Tensor = out.pooler_output
             return pooled
-        tokens: Tensor = out.last_hidden_state
+        layers: list[Tensor] = [out.last_hidden_state]
+        if more:  # of some encoders the last hidden state is normalised, the others are not
+            layers = [*out.hidden_states[-self.reading.layers : -1], *layers]
         if self.vector == "cls":
-            return tokens[:, 0]
-        mask = batch.attention_mask.unsqueeze(-1).to(tokens.dtype)
-        return (tokens * mask).sum(1) / mask.sum(1)
+            return torch.cat([tokens[:, 0] for tokens in layers], 1)
+        mask = batch.attention_mask.unsqueeze(-1).to(layers[0].dtype)
+        return torch.cat([(tokens * mask).sum(1) / mask.sum(1) for tokens in layers], 1)
+
+    def read(self, vectors: Tensor) -> Tensor:
+        """Return sentence vectors as the head sees them: normalised per layer, or as they are."""
+        if not self.reading.normalise:
+            return vectors
+        return torch.cat([normalize(one, dim=1) for one in vectors.chunk(self.reading.layers, dim=1)], 1)
 
     def encode(self, split: Split, objective: Objective | None = None) -> Examples:
         """Return a split as token ids and head rows; a label without a row becomes -1 (never correct)."""
@@ -193,8 +218,8 @@ class Classifier(nn.Module):
         batch_size: int = 64,
         on_batch: Callable[[int, int], None] = lambda done, total: None,
     ) -> Tensor:
-        """Return the sentence vectors, in the order of the texts."""
-        result = torch.empty(len(texts), self.encoder.config.hidden_size)
+        """Return the sentence vectors as the head sees them, in the order of the texts."""
+        result = torch.empty(len(texts), self.encoder.config.hidden_size * self.reading.layers)
         done = 0
         for indices, features in self._embedded(texts, batch_size):
             result[indices] = features.float().cpu()
@@ -208,4 +233,4 @@ class Classifier(nn.Module):
         examples = Examples(self.tokenize(texts), [0] * len(texts), int(self.tokenizer.pad_token_id or 0))
         with torch.no_grad(), eval_mode(self):
             for indices in examples.order(batch_size):
-                yield indices, self.features(examples.collate(indices).to(device))
+                yield indices, self.read(self.features(examples.collate(indices).to(device)))

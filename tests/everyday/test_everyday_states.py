@@ -138,7 +138,7 @@ def test_rollback_and_forget(mine, capsys):
     gone = Learner.load(mine).classes_[0]
     refused(capsys, "unknown label 'nobody'", "forget-label", str(mine), "nobody")
     assert call("forget-label", str(mine), gone) == 0
-    assert "traces of it remain in settings chosen on held-out sentences" in capsys.readouterr().out
+    assert "traces of it remain in the pooled sums of all labels" in capsys.readouterr().out
     assert gone not in Learner.load(mine).classes_
     assert call("rollback", str(mine), "1") == 0
     assert len(Learner.load(mine).classes_) == 2
@@ -188,7 +188,7 @@ def test_trials_of_another_method_are_not_reused(here, one_layer, monkeypatch):
 def test_a_budget_is_for_auto_and_for_one_file(here, mine, one_layer, capsys):
     more = table(here / "more.csv", rows_of(2))
     assert call("learn", str(mine), more, "--budget", "0") == 0
-    assert Learner.load(mine).method.seconds == 60.0
+    assert Learner.load(mine).method.sentences == 12_000
     assert call("learn", "plain", more, "--model", one_layer, "--method", "slda") == 0
     refused(capsys, "--budget works only with auto", "learn", "plain", more, "--budget", "5")
 

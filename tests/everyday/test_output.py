@@ -173,7 +173,7 @@ def test_a_wrong_label_column_is_one_line_before_anything_is_computed(
         raise AssertionError("nothing is embedded")
 
     monkeypatch.setattr("holdfast.models.classifier.Classifier.embed", refuse)
-    monkeypatch.setattr("holdfast.learning.learner.MOST_BYTES", 1e8)
+    monkeypatch.setattr("holdfast.learning.learner.MOST_BYTES", 1e7)
     said = r"50,000 labels would take .*; is 'id' the label column"
     refused(
         capsys, said, "learn", str(tmp_path / "new"), source, "--model", one_layer, "--label-column", "id"

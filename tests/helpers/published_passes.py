@@ -233,7 +233,7 @@ ROWS = {
             "rda": {},
             "klda": {"features": 32},
             "ranpac": {"features": 32},
-            "auto": {"seconds": 0.0},
+            "auto": {"sentences": 0},
         }.items()
     },
     "first+slda": Row(

@@ -41,9 +41,10 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["mas+slda", "la+slda", "auto"])
 def test_features_that_are_good_enough_are_left_alone(one_layer, trainings, name):
-    """Class-incremental: no training, and predictions bit-equal to slda."""
+    """Class-incremental: no training, and predictions bit-equal to the method that never trains."""
     stream = class_stream()
-    learner, plain = (make_learner(one_layer, METHODS[one](), stream, small()) for one in (name, "slda"))
+    never = METHODS["auto"](sentences=0) if name == "auto" else METHODS["slda"]()
+    learner, plain = (make_learner(one_layer, one, stream, small()) for one in (METHODS[name](), never))
     for task in stream:
         decision = learner.learn(task).decision
         plain.learn(task)
@@ -255,7 +256,7 @@ def auto(tiny: str, **values: Any) -> Any:
 
 
 def test_auto_says_why_it_stays(tiny_bert, trainings):
-    learner, stream = auto(tiny_bert, seconds=0.0, thr=1.0)
+    learner, stream = auto(tiny_bert, sentences=0, thr=1.0)
     notes = learner.learn(stream.tasks[1]).decision.notes
     assert notes["chose"] == "frozen"
     assert "over the budget" in notes["why"]
@@ -264,14 +265,14 @@ def test_auto_says_why_it_stays(tiny_bert, trainings):
 
 
 def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, monkeypatch):
-    learner, stream = auto(one_layer, seconds=0.0, thr=1.0)
-    learner.method.seconds = 600.0
-    monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.3, 0.01))
+    learner, stream = auto(one_layer, sentences=0, thr=1.0)
+    learner.method.sentences = 10**6
+    monkeypatch.setattr("holdfast.methods.auto.left_out", lambda learner, still: (0.3, 0.01))
     assert not learner.method.alpha, "nothing was measured while the trunk stayed"
     lesson = learner.learn(stream.tasks[1])
     notes = lesson.decision.notes
     assert notes["gold"] > 0.31
-    assert notes["chose"] == "moving features" or "validation sentences" in notes["why"]
+    assert notes["chose"] == "moving features" or "validation" in notes["why"]
     assert trainings
     if notes["chose"] == "moving features":
         assert learner.model.adapted
@@ -281,14 +282,14 @@ def test_auto_moves_where_a_look_ahead_is_clearly_better(one_layer, trainings, m
 
 def test_auto_does_not_blame_the_budget_for_what_validation_says(one_layer, monkeypatch):
     """Cross-validation asks for a move, but the search for λ decides that the trunk stays."""
-    learner, stream = auto(one_layer, seconds=600.0, thr=1.0)
+    learner, stream = auto(one_layer, sentences=10**6, thr=1.0)
     task = stream.tasks[1]
 
     def stays(method, learner, task):
         return Decision(learner.trial(task, STILL))
         yield
 
-    monkeypatch.setattr(SLDAHead, "cross_validated", lambda head, data: (0.0, 0.0))
+    monkeypatch.setattr("holdfast.methods.auto.left_out", lambda learner, still: (0.0, 0.0))
     monkeypatch.setattr(LA, "plan", stays)
     notes = learner.learn(task).decision.notes
     assert (notes["chose"], notes["why"]) == ("frozen", "frozen features keep enough of the validation score")
@@ -300,12 +301,10 @@ def test_importances_that_need_a_trained_head_are_refused(name):
         parse(METHODS[name], "importance", "fisher")
 
 
-def test_auto_keeps_to_its_budget(monkeypatch):
+def test_auto_keeps_to_its_budget():
     """The search stops at the budget; the best acceptable trial so far is chosen."""
-    method = METHODS["auto"](seconds=10.0)
+    method = METHODS["auto"](sentences=39)
     method.tasks_pooled = 1
-    clock = iter([0.0, 4.0, 4.0, 8.0, 8.0, 12.0])
-    monkeypatch.setattr("holdfast.methods.auto.time.monotonic", lambda: next(clock))
 
     def endless():
         for lam in (5.0, 3.0, 1.0):
@@ -313,7 +312,7 @@ def test_auto_keeps_to_its_budget(monkeypatch):
         raise AssertionError("never reached")
 
     still, gold = fake({"lam": math.inf}, 0.5), fake({"lam": 0.0}, 0.9)
-    plan = method.within(0.0, 3.0, endless(), still, gold)
+    plan = method.within(10, endless(), still, gold)  # the look-ahead, then two more
     made = [next(plan)]
     made.append(plan.send(fake(made[0], 0.6)))
     with pytest.raises(StopIteration) as end:

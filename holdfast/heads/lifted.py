@@ -1,0 +1,463 @@
+"""Discriminant analysis on sentence vectors and on random features of them: the head of `auto`.
+
+One set of sums serves several heads. The lifted vector x is the sentence vector z, scaled, followed by random
+rectified features relu(zP), as in RanPAC (McDonnell et al. 2023). Its sums contain those of z in their first
+columns. Left-out sentences of every lesson choose how many columns are used and how much is shrunk.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+from torch.nn import functional
+from typing_extensions import override
+
+from holdfast.errors import HoldfastError
+from holdfast.heads import calibration
+from holdfast.heads.base import Taught
+from holdfast.heads.calibration import Seen
+from holdfast.heads.closed import UNTOLD, Option
+from holdfast.heads.discriminant import WEIGHTINGS, SLDAHead, Weighting, shrunk
+from holdfast.heads.sums import ClassSums, Scatter, factored
+from holdfast.maths.metrics import macro_f1
+from holdfast.maths.params import Params
+from holdfast.maths.products import gram
+
+SCALE = 4.0  # weight of z beside the random features; the discriminant on z alone does not depend on it
+SHARE = 1.5  # random features for each column of z, if there is room
+MOST = 256  # sentences of a lesson that are left out in turn
+FADE = 0.7  # what a lesson leaves of the weight of earlier ones in the calibration
+DRAWS = 1000  # sentences drawn from the class Gaussians to calibrate
+STEPS = (-1.0, 0.0, 1.0)  # powers of ten by which the shrinkage may differ from `usual`
+PLAIN, RICH = (
+    0.5,
+    0.1,
+)  # the usual shrinkage at as many sentences as columns, without and with random features
+LEAST, HIGHEST = 1e-4, 0.95
+FAR = 0.1  # shrinkage of the two covariances that measure how far out a sentence lies
+
+
+def usual(columns: int, free: float, lifted: bool) -> float:
+    """Return the shrinkage that suits a covariance of so many columns and degrees of freedom, c (d/f)³.
+
+    Found on validation sentences of CLINC150 and HWU64, with 1 to all sentences a label.
+    """
+    return (RICH if lifted else PLAIN) * (columns / max(free, 1.0)) ** 3
+
+
+class Scored(NamedTuple):
+    """The scores of sentences that took no part in them, and the rows of their labels."""
+
+    scores: Tensor
+    rows: Tensor
+
+
+class LiftedHead(SLDAHead):
+    """Score_k = μ_kᵀ Σ_e⁻¹ x - ½ μ_kᵀ Σ_e⁻¹ μ_k on the leading columns of x = [z, relu(zP)].
+
+    `columns` limits the width of x. With scatter="per-class", or once the encoder has moved, x is z alone.
+    `normalised` says that the vector of each layer in z has length 1.
+    """
+
+    kind: ClassVar[str] = "lifted"
+    _far: tuple[Tensor, Tensor] | None = None
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        normalised: bool = False,
+        columns: int = 0,
+        seed: int = 0,
+        shrinkage: float | None = None,
+        weighting: Weighting = "equal",
+        scatter: Scatter = "pooled",
+    ) -> None:
+        random = 0 if scatter == "per-class" else max(0, min(columns - width, int(SHARE * width)))
+        super().__init__(
+            width, seed=seed, lifted=width + random, shrinkage=shrinkage, weighting=weighting, scatter=scatter
+        )
+        self.normalised, self.shrinkage = normalised, shrinkage
+        self.scale = SCALE if random else 1.0
+        kinds = list(dict.fromkeys(option[1] for option in self.options))
+        steps = STEPS if shrinkage is None else (0.0,)
+        self.options = tuple(
+            (step, kind, float(used))
+            for used in dict.fromkeys((width, width + random))
+            for step in steps
+            for kind in kinds
+        )
+        self.chosen = self.options[0]
+        # Summed over lessons: how many sentences were left out, and how many of them each option got right.
+        self.evidence = torch.zeros(1 + len(self.options), dtype=torch.float64)
+        # Summed over lessons, later ones counting more: n, and n times the difference between real and drawn
+        # sentences in each measure.
+        self.offsets = torch.zeros(1 + calibration.MEASURES, dtype=torch.float64)
+        # The temperature and the thresholds under the present statistics; 0 before there are any.
+        self.marks = torch.zeros(calibration.MEASURES, dtype=torch.float64)
+        # numpy has frozen what RandomState draws, so that P need not be stored.
+        draws = numpy.random.RandomState(seed).standard_normal((width, random))
+        self.projection = torch.from_numpy(draws).float()
+
+    # ---- features -----------------------------------------------------------------------------------------
+
+    @property
+    def rich(self) -> bool:
+        """Whether the sums hold random features."""
+        return self.past.width > self.width
+
+    @override
+    def lift(self, features: Tensor) -> Tensor:
+        """Return x."""
+        z = self.scale * features
+        if not self.rich:
+            return z
+        random = (features @ self.projection.to(features)).relu()
+        return torch.cat([z, random / math.sqrt(self.blocks)], 1)
+
+    def _columns(self, features: Tensor, option: Option) -> Tensor:
+        """Return the columns of x that an option uses."""
+        return self.lift(features) if option[2] > self.width else self.scale * features
+
+    @override
+    def forward(self, features: Tensor) -> Tensor:
+        if self._solved is None or self._solved[0] != self.chosen:
+            self._solved = (self.chosen, *self.solve(self.chosen))
+        _, weight, bias = self._solved
+        return functional.linear(self._columns(features, self.chosen), weight.to(features), bias.to(features))
+
+    @override
+    def carry(self, move: Tensor) -> None:
+        """Move the sums of z with the encoder; rectified features cannot follow and are dropped."""
+        if self.rich:
+            self.past = self.past.leading(self.width)
+            self.evidence, self.offsets = torch.zeros_like(self.evidence), torch.zeros_like(self.offsets)
+            self.chosen = self.options[0]
+        super().carry(move)
+
+    # ---- scores -------------------------------------------------------------------------------------------
+
+    @property
+    def free(self) -> float:
+        """Degrees of freedom of the pooled covariance."""
+        return float(self.past.counts.sum()) - len(self.visible_rows())
+
+    def amount(self, option: Option) -> float:
+        """Return an option's shrinkage e: the given one, or 10^step times the usual one."""
+        if self.shrinkage is not None:
+            return self.shrinkage
+        e = usual(int(option[2]), self.free, option[2] > self.width) * 10 ** option[0]
+        return min(max(e, LEAST), HIGHEST)
+
+    @override
+    def solve(self, option: Option) -> tuple[Tensor, Tensor]:
+        """Return W = Σ_e⁻¹ (μ - m) and b = -½ (μ + m)ᵀ W: up to a constant, the same scores for any m.
+
+        With m the mean of μ, numbers stay small enough for single precision.
+        """
+        means = self.past.means()[:, : int(option[2])]
+        middle = means[self.visible_rows()].mean(0)
+        weight = torch.cholesky_solve((means - middle).T, self._factor(option)).T
+        return weight, -0.5 * (weight * (means + middle)).sum(1) + self._prior(option)
+
+    def _prior(self, option: Option) -> Tensor:
+        """Return what is added to the scores: log n_k/N for the weighting "counts", otherwise 0."""
+        counts = self.past.counts.clamp(min=1)
+        prior = WEIGHTINGS[int(option[1])] == "counts"
+        return (counts / counts.sum()).log() if prior else torch.zeros_like(counts)
+
+    @override
+    def _factor(self, option: Option) -> Tensor:
+        if self._factored is None or self._factored[0] != option:
+            used = int(option[2])
+            spread = self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")[:used, :used]
+            self._factored = (option, factored(shrunk(spread, self.amount(option))))
+        return self._factored[1]
+
+    def held_out(self, data: Taught, option: Option) -> Scored:
+        """Return the scores of sentences that have not been learnt."""
+        weight, bias = self.solve(option)
+        return Scored(self._columns(data.features.double(), option) @ weight.T + bias, self.rows(data.labels))
+
+    def without(self, data: Taught, option: Option) -> Scored:
+        """Return the scores of learnt sentences, each without itself in its mean and in the scatter.
+
+        Without a sentence of class k, u = x - μ_k from its mean, μ_k loses u/(n-1) and Σ_e loses β u uᵀ with
+        β = (1-e) n / ((n-1)(N-K)); its inverse follows from Sherman and Morrison. N - K and the trace towards
+        which Σ is shrunk stay as they are.
+        """
+        rows, counts = self.rows(data.labels), self.past.counts
+        means = self.past.means()[:, : int(option[2])]
+        middle = means[self.visible_rows()].mean(0)
+        both = torch.cat([means, self._columns(data.features.double(), option)]) - middle
+        white = torch.linalg.solve_triangular(self._factor(option), both.T, upper=False).T
+        m, w = white[: len(means)], white[len(means) :]
+        n, q = counts[rows], w - m[rows]
+        gain = _gain(q, n, (1 - self.amount(option)) / max(self.free, 1.0))[:, None]
+        along = (q * w).sum(1, keepdim=True)
+
+        def score(inner: Tensor, cross: Tensor, length: Tensor) -> Tensor:
+            """Return μᵀAx - ½ μᵀAμ, A the inverse without the sentence, from products with Σ_e⁻¹."""
+            found: Tensor = inner + gain * cross * along - 0.5 * (length + gain * cross.square())
+            return found
+
+        scores = score(w @ m.T, q @ m.T, m.square().sum(1))
+        left = m[rows] - q / (n - 1)[:, None]
+        own = score(*((left * other).sum(1, keepdim=True) for other in (w, q, left)))
+        return Scored(scores.scatter(1, rows[:, None], own) + self._prior(option), rows)
+
+    # ---- choosing -----------------------------------------------------------------------------------------
+
+    @override
+    def fitness(self, option: Option) -> float:
+        """Prefer the usual shrinkage, and random features from as many sentences as columns on."""
+        fits = (option[2] > self.width) == (self.rich and self.free >= self.past.width)
+        return -abs(option[0]) - 10.0 * (not fits) - 1e-6 * option[1]
+
+    @override
+    def settle(self, valid: Taught, learnt: Taught | None = None) -> dict[str, float]:
+        """Count how many left-out sentences each option gets right, choose one, calibrate.
+
+        The fittest option is chosen unless another is better by more than a standard error, the square root
+        of the number of errors.
+        """
+        visible = torch.tensor(self.visible_rows(), dtype=torch.long)
+        valid = self._among(valid, self.past.counts > 0)
+        learnt = None if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
+        open_ = [option for option in self.options if option[2] <= self.past.width]
+        # A covariance of far more columns than sentences cannot win, and costs most.
+        open_ = [one for one in open_ if one[2] == self.width or self.free >= one[2] / 4]
+        open_.sort(key=self.fitness)  # the likely choice comes last, and its factor is still there
+        right = torch.zeros(1 + len(self.options), dtype=torch.float64)
+        outcomes: dict[Option, list[Scored]] = {}
+        for option in open_:
+            parts = [self.held_out(valid, option)] if len(valid.labels) else []
+            if learnt is not None and len(learnt.labels):
+                parts.append(self.without(learnt, option))
+            outcomes[option] = parts
+            if len(visible):
+                best = [visible[part.scores[:, visible].argmax(1)] == part.rows for part in parts]
+                right[1 + self.options.index(option)] = sum(float(found.sum()) for found in best)
+                right[0] = sum(len(found) for found in best)
+        for number, (step, kind, used) in enumerate(self.options, start=1):
+            if (step, kind, used) not in open_:  # not tried: neither for nor against it
+                right[number] = right[1 + self.options.index((step, kind, float(self.width)))]
+        self.evidence = self.evidence + right
+        count = {option: float(self.evidence[1 + self.options.index(option)]) for option in open_}
+        fittest = max(open_, key=self.fitness)
+        best_ = max(open_, key=lambda option: (count[option], self.fitness(option)))
+        margin = math.sqrt(max(float(self.evidence[0]) - count[fittest], 0.0))
+        self.chosen = best_ if count[best_] - count[fittest] > margin else fittest
+        parts = outcomes[self.chosen]
+        notes = {"shrinkage": self.amount(self.chosen), "columns": self.chosen[2]}
+        if parts:
+            notes |= self._quality(parts, visible)
+        self._calibrate(valid, learnt, parts)
+        return notes
+
+    def _among(self, data: Taught, there: Tensor) -> Taught:
+        """Return the sentences whose labels are known and marked in `there`."""
+        known = {label for label, ok in zip(self.labels, there.tolist(), strict=True) if ok}
+        places = [i for i, label in enumerate(data.labels) if label in known]
+        return Taught(data.features[places], [data.labels[i] for i in places])
+
+    def _quality(self, parts: list[Scored], visible: Tensor) -> dict[str, float]:
+        """Return the macro-F1 of left-out sentences and the standard error of their accuracy."""
+        gold = torch.cat([part.rows for part in parts])
+        found = visible[torch.cat([part.scores[:, visible].argmax(1) for part in parts])]
+        share, n = float((found == gold).double().mean()), len(gold)
+        names = [[self.labels[row] for row in rows.tolist()] for rows in (gold, found)]
+        return {"left_out": macro_f1(*names), "left_out_error": math.sqrt(share * (1 - share) / n)}
+
+    # ---- calibration --------------------------------------------------------------------------------------
+
+    def _calibrate(self, valid: Taught, learnt: Taught | None, parts: list[Scored]) -> None:
+        """Compare left-out sentences with drawn ones of the same labels, then renew the marks."""
+        if not self.drawable or not parts:
+            return self._renew()
+        visible = self.visible_rows()
+        place = {row: i for i, row in enumerate(visible)}
+        far = [self.distances(valid.features)] if len(valid.labels) else []
+        if learnt is not None and len(learnt.labels):
+            far.append(self._distances(learnt.features, self.rows(learnt.labels)))
+        real = Seen(
+            torch.cat([part.scores for part in parts])[:, visible],
+            torch.tensor([place[int(row)] for part in parts for row in part.rows]),
+            torch.cat(far),
+        )
+        drawn = self._drawn()
+        like = drawn.of(torch.isin(drawn.gold, real.gold))
+        n = len(real.gold)
+        self.offsets = FADE * self.offsets
+        self.offsets[0] += n
+        self.offsets[1] += n * (calibration.warmth(real) - calibration.warmth(like))
+        warmth = calibration.warmth(drawn) + float(self.offsets[1] / self.offsets[0])
+        self.offsets[2:] += n * (calibration.measured(real, warmth) - calibration.measured(like, warmth))
+        self._renew(drawn)
+
+    def _renew(self, drawn: Seen | None = None) -> None:
+        """Set the marks for the present statistics."""
+        self.marks = torch.zeros_like(self.marks)
+        if self.drawable:
+            drawn = drawn or self._drawn()
+            mean = self.offsets[1:] / self.offsets[0].clamp(min=1)
+            warmth = calibration.warmth(drawn) + float(mean[0])
+            found = torch.cat([mean.new_tensor([0.0]), calibration.measured(drawn, warmth) + mean[1:]])
+            found[0] = math.exp(warmth)
+            self.marks = found
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there are at least two labels, and sentences to tell how those of one label differ."""
+        return len(self.visible_rows()) > 1 and self.free >= 1
+
+    def _drawn(self) -> Seen:
+        """Return sentences drawn from the Gaussian of each class, as many of each."""
+        visible = self.visible_rows()
+        some = torch.arange(0, len(visible), math.ceil(len(visible) / DRAWS))
+        gold = some.repeat_interleave(DRAWS // len(some))
+        noise = numpy.random.RandomState(self.seed).standard_normal((len(gold), self.width))
+        spread = factored(self._spread(balanced=False)[: self.width, : self.width]).float()
+        means = self.past.means()[visible][:, : self.width].float()
+        drawn = (means[gold] + torch.from_numpy(noise).float() @ spread.T) / self.scale
+        if self.normalised:
+            layers = drawn.chunk(self.blocks, dim=1)
+            drawn = torch.cat([functional.normalize(one, dim=1) for one in layers], 1)
+        return Seen(self(drawn)[:, visible].double(), gold, self.distances(drawn))
+
+    @property
+    @override
+    def temperature(self) -> float:
+        return float(self.marks[0]) or UNTOLD
+
+    @property
+    @override
+    def calibrated(self) -> bool:
+        return bool(self.marks[0])
+
+    @override
+    def warm(self, valid: Taught) -> None:
+        """Do nothing: `settle` calibrates."""
+
+    # ---- unknown inputs -----------------------------------------------------------------------------------
+
+    @override
+    def distances(self, features: Tensor) -> Tensor:
+        """Return min_k d²_Σ(z, μ_k) - d²_T(z, μ) on the last layer, T the total covariance.
+
+        This is the relative Mahalanobis distance of Ren et al. (2021).
+        """
+        return self._distances(features, None)
+
+    def _distances(self, features: Tensor, own: Tensor | None) -> Tensor:
+        """Return the distances of sentences; `own` are the rows of learnt ones, which are then left out."""
+        last = slice(self.width - self.width // self.blocks, self.width)
+        z = self.scale * features.double().cpu()[:, last]
+        means, n = self.past.means()[:, last], float(self.past.counts.sum())
+        visible = self.visible_rows()
+        within, total = self._far_factors(last)
+        whole = self.past.sums[:, last].sum(0, keepdim=True) / n
+        w, m = (torch.linalg.solve_triangular(within, x.T, upper=False).T for x in (z, means))
+        v, c = (torch.linalg.solve_triangular(total, x.T, upper=False).T for x in (z, whole))
+        near, around = torch.cdist(w, m).square(), (v - c).square().sum(1)
+        if own is not None:
+            counts, q = self.past.counts[own], w - m[own]
+            gain = _gain(q, counts, (1 - FAR) / max(self.free, 1.0))
+            size = q.square().sum(1)
+            apart = (w * q).sum(1, keepdim=True) - q @ m.T  # (w - m_j)ᵀq
+            near = near + gain[:, None] * apart.square()
+            alone = (counts / (counts - 1)).square() * (size + gain * size.square())
+            near = near.scatter(1, own[:, None], alone[:, None])
+            gain = _gain(v - c, torch.full_like(counts, n), (1 - FAR) / n)
+            around = (n / (n - 1)) ** 2 * (around + gain * around.square())
+        found: Tensor = near[:, visible].min(1).values - around
+        return found
+
+    def _far_factors(self, last: slice) -> tuple[Tensor, Tensor]:
+        """Return the Cholesky factors of the shrunk within-class and total covariance of the last layer."""
+        if self._far is None:
+            counts, spread = self.past.counts, self._spread(balanced=False)[last, last]
+            apart = self.past.means()[:, last] - self.past.sums[:, last].sum(0) / counts.sum()
+            between = gram(apart * counts.sqrt()[:, None])
+            total = (self.past.within()[last, last] + between) / counts.sum()
+            self._far = (factored(shrunk(spread, FAR)), factored(shrunk(total, FAR)))
+        return self._far
+
+    @override
+    def threshold(self, keep: float) -> float:
+        return self._mark(keep, 1, "rejection")
+
+    def set_threshold(self, cover: float) -> float:
+        """Return the set score up to which labels belong to sets that cover a share of known sentences."""
+        return self._mark(cover, 1 + len(calibration.LEVELS), "sets")
+
+    def _mark(self, level: float, first: int, what: str) -> float:
+        levels = calibration.LEVELS
+        if not levels[0] <= level <= levels[-1]:
+            raise HoldfastError(
+                f"{what} can keep between {levels[0]} and {levels[-1]} of known inputs, not {level}"
+            )
+        if not self.calibrated:
+            raise HoldfastError(f"{what} needs two labels, one of them with two sentences; learn more first")
+        marks = self.marks[first : first + len(levels)].tolist()
+        return float(numpy.interp(level, levels, marks))
+
+    # ---- statistics ---------------------------------------------------------------------------------------
+
+    @override
+    def statistics(self) -> Params:
+        chosen = torch.tensor(self.chosen, dtype=torch.float64)
+        own = {"evidence": self.evidence, "offsets": self.offsets, "marks": self.marks}
+        return {**self.past.state(), "chosen": chosen, **own}
+
+    @override
+    def load_statistics(self, statistics: Params) -> None:
+        if statistics["sums"].shape[1] != self.past.width:
+            self.past = ClassSums(statistics["sums"].shape[1], self.past.scatter)
+        self.past.load(statistics)
+        self.chosen = tuple(statistics["chosen"].tolist())
+        self.evidence, self.offsets, self.marks = (
+            statistics[name].cpu() for name in ("evidence", "offsets", "marks")
+        )
+        self.changed()
+
+    @override
+    def drop(self, row: int) -> str:
+        found = super().drop(row)
+        self._renew()
+        return found
+
+    @override
+    def merge(self, other: SLDAHead) -> None:
+        assert isinstance(other, LiftedHead)
+        self.add(other.labels)
+        self.teach(other.seen)
+        self.past.merge(other.past, self.rows(other.labels).tolist())
+        self.evidence, self.offsets = self.evidence + other.evidence, self.offsets + other.offsets
+        self.changed()
+        self.settle(Taught(torch.zeros(0, self.width), []))
+
+    @override
+    def changed(self) -> None:
+        super().changed()
+        self._far = None
+
+
+def _gain(q: Tensor, n: Tensor, share: float) -> Tensor:
+    """Return β / (1 - β |q|²) for vectors q from their mean, β = share · n/(n-1)."""
+    beta = share * n / (n - 1)
+    return beta / (1 - beta * q.square().sum(1))
+
+
+def spread_over(data: Taught, most: int) -> Taught:
+    """Return at most `most` of the sentences, spread over the labels, whatever their order."""
+    if len(data.labels) <= most:
+        return data
+    leading = data.features[:, :4].tolist()
+    order = sorted(range(len(data.labels)), key=lambda i: (data.labels[i], leading[i]))
+    places = [order[i * len(order) // most] for i in range(most)]
+    return Taught(data.features[places], [data.labels[i] for i in places])

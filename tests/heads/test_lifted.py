@@ -1,0 +1,260 @@
+"""The head of `auto`: lifted features, leave-one-out evidence, calibration without old data."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from holdfast.errors import HoldfastError
+from holdfast.heads import LiftedHead, SLDAHead, Taught, calibration
+from holdfast.heads.calibration import Seen, set_scores, warmth
+from holdfast.heads.lifted import SCALE, spread_over, usual
+from holdfast.heads.sums import ClassSums
+
+
+def blobs(seed: int, each: int = 12, classes: int = 4, width: int = 6, apart: float = 3.0) -> Taught:
+    """Return unit vectors of two layers around a centre for each class."""
+    centres = apart * torch.randn(classes, width, generator=torch.Generator().manual_seed(77))
+    noise = torch.randn(classes * each, width, generator=torch.Generator().manual_seed(seed))
+    raw = centres.repeat_interleave(each, 0) + noise
+    unit = torch.cat([functional.normalize(one, dim=1) for one in raw.chunk(2, 1)], 1)
+    return Taught(unit, [f"class {i // each}" for i in range(classes * each)])
+
+
+def taught(*parts: Taught, **options: object) -> LiftedHead:
+    head = LiftedHead(6, **({"normalised": True, "columns": 15} | options))  # type: ignore[arg-type]
+    head.blocks = 2
+    for part in parts:
+        head.add(part.labels)
+        head.teach(part.labels)
+        head.take_in(part)
+        head.settle(Taught(torch.zeros(0, 6), []), part)
+    return head
+
+
+def some(data: Taught, places: list[int]) -> Taught:
+    return Taught(data.features[places], [data.labels[i] for i in places])
+
+
+def test_the_lift_is_the_vector_and_its_rectified_projections():
+    head = taught(blobs(0))
+    z = blobs(1).features
+    x = head.lift(z)
+    assert x.shape == (48, 15)
+    assert torch.equal(x[:, :6], SCALE * z)
+    assert torch.allclose(x[:, 6:], (z @ head.projection).clamp(min=0) / math.sqrt(2))
+    again = LiftedHead(6, normalised=True, columns=15)
+    assert torch.equal(again.projection, head.projection), "drawn anew, not stored"
+    assert "projection" not in head.statistics()
+    assert abs(float(head.projection[0, 0]) - 1.764052345967664) < 1e-6, "numpy's RandomState(0), for good"
+
+
+def test_the_first_columns_of_the_sums_are_those_of_the_vectors():
+    data, plain = blobs(0), ClassSums(6, "pooled")
+    head = taught(data)
+    plain.grow(4)
+    plain.add(SCALE * data.features, head.rows(data.labels))
+    assert torch.allclose(head.past.leading(6).moments(), plain.moments())
+    assert torch.allclose(head.past.means()[:, :6], plain.means())
+
+
+def test_usual_shrinkage_by_hand():
+    assert usual(100, 100, lifted=False) == 0.5
+    assert usual(200, 100, lifted=True) == pytest.approx(0.8)
+    assert usual(100, 1000, lifted=True) == pytest.approx(1e-4)
+
+
+@pytest.mark.parametrize("columns", [6.0, 15.0])
+def test_scores_are_those_of_slda_up_to_a_constant_per_sentence(columns):
+    data, new = blobs(0), blobs(5)
+    head, option = taught(data), (0.0, 0.0, columns)
+    plain = SLDAHead(int(columns), shrinkage=head.amount(option))
+    lifted = head.lift(data.features.double())[:, : int(columns)]
+    plain.add(data.labels)
+    plain.take_in(Taught(lifted, data.labels))
+    weight, bias = plain.solve(plain.chosen)
+    expected = head.lift(new.features.double())[:, : int(columns)] @ weight.T + bias
+    found = head.held_out(new, option).scores
+    difference = found - expected
+    assert torch.allclose(difference, difference[:, :1].expand_as(difference), rtol=1e-5, atol=1e-6)
+    head.chosen = option
+    head.changed()
+    assert torch.allclose(head(new.features).double(), found, atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [6.0, 15.0])
+@pytest.mark.parametrize("step", [-1.0, 1.0])
+def test_scores_without_a_sentence_are_those_of_sums_without_it(columns, step):
+    """The slow witness: recompute mean and scatter without each sentence; divisor and trace stay."""
+    data = blobs(0, each=7)
+    head, option, used = taught(data), (step, 0.0, columns), int(columns)
+    x, rows = head.lift(data.features.double())[:, :used], head.rows(data.labels)
+    e, free = head.amount(option), head.free
+    means = torch.stack([x[rows == k].mean(0) for k in range(4)])
+    trace = float((x - means[rows]).square().sum()) / free
+    middle = means.mean(0)
+    for i in range(len(x)):
+        rest = torch.arange(len(x)) != i
+        own = torch.stack([x[rest & (rows == k)].mean(0) for k in range(4)])
+        deviations = (x - own[rows])[rest]
+        spread = deviations.T @ deviations / free
+        inverse = torch.linalg.inv((1 - e) * spread + e * trace / used * torch.eye(used).double())
+        expected = [(m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) for m in own]
+        found = head.without(some(data, [i]), option).scores[0]
+        assert torch.allclose(found, torch.stack(expected), atol=1e-7), i
+
+
+def test_scores_without_a_sentence_by_hand():
+    """One dimension, classes {0, 2} and {10, 14}, e = 0: without 14, S_w = 2, N - K = 2, variance 1."""
+    head = LiftedHead(1, shrinkage=1e-6)
+    data = Taught(torch.tensor([[0.0], [2.0], [10.0], [14.0]]), ["a", "a", "b", "b"])
+    head.add(data.labels)
+    head.take_in(data)
+    found = head.without(some(data, [3]), head.options[0]).scores[0]
+    # Means 1 and 10 about 6.5: (-5.5)(7.5) - 5.5²/2 and (3.5)(7.5) - 3.5²/2.
+    assert found.tolist() == pytest.approx([-56.375, 20.125], rel=1e-4)
+
+
+def slow_distance(z: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, drop: int | None) -> float:
+    """Return the relative Mahalanobis distance of z from data x, without one sentence of it."""
+    keep = torch.ones(len(x), dtype=torch.bool)
+    classes = int(rows.max()) + 1
+    free, n = len(x) - classes, len(x)
+    whole = torch.stack([x[rows == k].mean(0) for k in range(classes)])
+    traces = ((x - whole[rows]).square().sum() / free, (x - x.mean(0)).square().sum() / n)
+    if drop is not None:
+        keep[drop] = False
+    means = torch.stack([x[keep & (rows == k)].mean(0) for k in range(classes)])
+    within, around = (x - means[rows])[keep], (x - x[keep].mean(0))[keep]
+    d = x.shape[1]
+
+    def inverse(scatter: torch.Tensor, trace: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(0.9 * scatter + 0.1 * trace / d * torch.eye(d).double())
+
+    near = inverse(within.T @ within / free, traces[0])
+    far = inverse(around.T @ around / n, traces[1])
+    centre = z - x[keep].mean(0)
+    return float(min((z - m) @ near @ (z - m) for m in means) - centre @ far @ centre)
+
+
+def test_distances_are_relative_and_of_the_last_layer():
+    data, new = blobs(0), blobs(9)
+    head = taught(data)
+    x, rows = SCALE * data.features.double()[:, 3:], head.rows(data.labels)
+    expected = [slow_distance(SCALE * z, x, rows, None) for z in new.features.double()[:, 3:]]
+    assert head.distances(new.features).tolist() == pytest.approx(expected, abs=1e-6)
+    left = [slow_distance(x[i], x, rows, i) for i in range(len(x))]
+    assert head._distances(data.features, rows).tolist() == pytest.approx(left, abs=1e-6)
+
+
+def test_any_order_and_any_merge_gives_the_same_head():
+    data = blobs(0)
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(3)).tolist()
+    whole = taught(data, shrinkage=0.05)
+    parts = [some(data, sorted(order[:20])), some(data, sorted(order[20:]))]
+    halves = taught(*parts, shrinkage=0.05)
+    merged = taught(parts[0], shrinkage=0.05)
+    merged.merge(taught(parts[1], shrinkage=0.05))
+    new, option = blobs(5), (0.0, 0.0, 15.0)
+    expected = whole.held_out(new, option).scores
+    columns = [whole.labels.index(label) for label in halves.labels]
+    for other in (halves, merged):
+        assert torch.allclose(other.held_out(new, option).scores, expected[:, columns], atol=1e-7)
+
+
+def test_exact_sums_forget_a_label_as_if_never_learnt():
+    data = blobs(0)
+    kept = some(data, [i for i, label in enumerate(data.labels) if label != "class 1"])
+    head = taught(data, scatter="per-class", shrinkage=0.1)
+    assert not head.rich
+    traces = head.forget("class 1")
+    assert "pooled" not in traces
+    clean = taught(kept, scatter="per-class", shrinkage=0.1)
+    new = blobs(5)
+    assert torch.allclose(head(new.features), clean(new.features), atol=1e-5)
+
+
+def test_random_features_are_dropped_when_the_encoder_moves():
+    data, new = blobs(0), blobs(5)
+    head, move = taught(data), 0.1 * torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+    head.carry(move)
+    assert not head.rich
+    assert all(option[2] == 6.0 for option in [head.chosen])
+    moved = Taught((data.features.double() @ (torch.eye(6) + move).double()).float(), data.labels)
+    plain = taught(moved, columns=0)
+    plain.chosen = head.chosen
+    # Scores do not depend on the scale of the features.
+    assert torch.allclose(head(new.features), plain(new.features), atol=1e-3)
+    again = taught(blobs(3))
+    again.load_statistics(head.statistics())
+    assert torch.equal(again(new.features), head(new.features))
+
+
+def test_evidence_only_overrules_the_usual_choice_when_it_is_clear():
+    head = taught(blobs(0, each=40))
+    assert head.evidence[0] == 160
+    assert head.chosen[2] == 15.0, "more sentences than columns"
+    few = taught(blobs(0, each=2, classes=3))
+    assert few.chosen[2] == 6.0
+    usual_choice = head.chosen
+    head.evidence[1:] = 0.0
+    head.evidence[1 + head.options.index((1.0, 0.0, 6.0))] = 160.0
+    head.settle(Taught(torch.zeros(0, 6), []))
+    assert head.chosen == (1.0, 0.0, 6.0) != usual_choice
+
+
+def test_set_scores_by_hand():
+    found = set_scores(torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([0.5]))
+    assert found[0].tolist() == pytest.approx([0.9, 0.25, 0.65])
+
+
+def test_the_warmth_has_the_highest_likelihood():
+    generator = torch.Generator().manual_seed(0)
+    scores = 5 * torch.randn(400, 5, generator=generator).double()
+    gold = torch.multinomial((scores / 2.5).softmax(1), 1, generator=generator).squeeze(1)
+    assert math.exp(warmth(Seen(scores, gold, scores[:, 0]))) == pytest.approx(2.5, rel=0.25)
+
+
+def test_marks_follow_the_labels_that_arrive_later():
+    """Thresholds and temperature stay right although they were compared when there were fewer labels."""
+    every, fresh = blobs(0, each=60, classes=12, apart=1.5), blobs(1, each=200, classes=12, apart=1.5)
+    lessons = [
+        some(every, [i for i, label in enumerate(every.labels) if int(label.split()[1]) // 3 == part])
+        for part in range(4)
+    ]
+    head = taught(*lessons)
+    inside = head.distances(fresh.features)
+    for keep in (0.8, 0.9, 0.95):
+        assert float((inside <= head.threshold(keep)).double().mean()) == pytest.approx(keep, abs=0.03)
+    likely = (head(fresh.features).double() / head.temperature).softmax(1)
+    gold = head.rows(fresh.labels)
+    right = (likely.argmax(1) == gold).double().mean()
+    assert float(likely.max(1).values.mean()) == pytest.approx(float(right), abs=0.04)
+    part = torch.rand(len(gold), generator=torch.Generator().manual_seed(5)).double()
+    scores = set_scores(likely, part).gather(1, gold[:, None]).squeeze(1)
+    for cover in (0.8, 0.9, 0.95):
+        covered = float((scores <= head.set_threshold(cover)).double().mean())
+        assert covered == pytest.approx(cover, abs=0.03)
+
+
+def test_thresholds_need_two_labels_and_sentences_that_differ():
+    head = taught(blobs(0, each=1))
+    with pytest.raises(HoldfastError, match="needs two labels"):
+        head.threshold(0.9)
+    assert taught(blobs(0, each=2)).threshold(0.9)
+    with pytest.raises(HoldfastError, match=r"between 0\.5 and 0\.99"):
+        taught(blobs(0)).threshold(0.3)
+
+
+def test_left_out_sentences_are_spread_and_do_not_depend_on_their_order():
+    data = blobs(0)
+    order = torch.randperm(48, generator=torch.Generator().manual_seed(1)).tolist()
+    one, other = spread_over(data, 10), spread_over(some(data, order), 10)
+    assert one.labels == other.labels
+    assert torch.equal(one.features, other.features)
+    assert len(set(one.labels)) == 4
+
+
+def test_the_number_of_measures_is_that_of_the_marks():
+    assert len(taught(blobs(0)).marks) == calibration.MEASURES == 1 + 2 * len(calibration.LEVELS)
