@@ -126,6 +126,9 @@ def learn(
     _say_learnt(state, learnt)
 
 
+TELLING = 20  # validation sentences from which a score is printed
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
@@ -141,10 +144,11 @@ def _say_learnt(state: Path, learnt: Any) -> None:
     parts += [f"more examples of {_count(len(learnt.more), 'known label')}"] if learnt.more else []
     seen, known = _count(entry["sentences"], "sentence"), _count(len(learner.classes_), "label")
     say(f"learnt {seen}: {' and '.join(parts)}; {known} known")
-    if entry["score"] is not None:
+    telling = learnt.lesson.held_out >= TELLING  # the score of fewer sentences would be noise
+    if entry["score"] is not None and telling:
         say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
     before, after = learnt.lesson.known
-    if before is not None and after is not None:
+    if before is not None and after is not None and telling:
         say(f"  of known labels: {100 * before:.1f} before, {100 * after:.1f} after")
     if entry.get("drift") is not None:
         drift = f"features moved by {100 * entry['drift']:.1f} %" if entry["drift"] else "unchanged"
@@ -167,6 +171,18 @@ def predict(
         typer.Option(
             help="Answer (unknown) for inputs that lie farther out than this share of the validation "
             "sentences, 0.5 to 0.99."
+        ),
+    ] = None,
+    min_probability: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Answer (unknown) where the best label is less probable."),
+    ] = None,
+    cover: Annotated[
+        float | None,
+        typer.Option(
+            "--set",
+            help="Also give a set of labels that holds the right one for this share of sentences, "
+            "0.5 to 0.99.",
         ),
     ] = None,
     format: Annotated[Literal["text", "jsonl", "csv"], typer.Option(help="Output format.")] = "text",
@@ -192,10 +208,11 @@ def predict(
     else:
         pieces = iter([[text or ""]])
     learner = Learner.load(state, model=model)
+    asked = everyday.Asked(top, reject, min_probability, cover)
     answers = everyday.answers_to_lines if text == "-" else everyday.answers
     with rewriting(out) if out else nullcontext(sys.stdout) as sink:
         for number, texts in enumerate(pieces):
-            found = answers(learner, texts, top=top, reject=reject)
+            found = answers(learner, texts, asked)
             for line in everyday.written(found, format, header=not number):
                 print(line, file=sink)
             sink.flush()

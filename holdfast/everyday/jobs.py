@@ -249,6 +249,23 @@ def _ever_known(store: Store) -> set[str]:
 # ---- classifying --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What to answer for each text."""
+
+    top: int = 1
+    """How many labels."""
+    reject: float | None = None
+    """Share of known sentences to keep; texts farther out get no label."""
+    least: float | None = None
+    """Probability below which a text gets no label."""
+    cover: float | None = None
+    """Share of known sentences whose set of labels must contain the right one."""
+
+
+PLAIN = Asked()
+
+
 @dataclass
 class Answer:
     """A learner's prediction for one text."""
@@ -260,42 +277,43 @@ class Answer:
     top: list[tuple[str, float]]
     error: str = ""
     """Why there is no answer; empty if there is one."""
+    set: list[str] | None = None
+    """The prediction set, if one was asked for."""
 
 
-def answers_to_lines(
-    learner: Learner, lines: Sequence[str], *, top: int = 1, reject: float | None = None
-) -> list[Answer]:
+def answers_to_lines(learner: Learner, lines: Sequence[str], asked: Asked = PLAIN) -> list[Answer]:
     """Return the predictions for lines of a stream; a line that is not UTF-8 gets an error."""
     texts = [line for line in lines if whole(line)]
-    found = iter(answers(learner, texts, top=top, reject=reject))
+    found = iter(answers(learner, texts, asked))
     wrong = "the line is not UTF-8; convert it first"
     return [next(found) if whole(line) else Answer(printable(line), None, 0.0, [], wrong) for line in lines]
 
 
-def answers(
-    learner: Learner, texts: Sequence[str], *, top: int = 1, reject: float | None = None
-) -> list[Answer]:
-    """Return predictions; with `reject`, texts that `Learner.is_unknown` marks get no label."""
+def answers(learner: Learner, texts: Sequence[str], asked: Asked = PLAIN) -> list[Answer]:
+    """Return predictions."""
     if not len(texts):
         return []
     for number, text in enumerate(texts, start=1):
         if not whole(text):
             raise HoldfastError(f"text {number} has an unpaired surrogate; save it as plain UTF-8 text")
     classes, features = learner.classes_, learner.model.embed(texts)
-    far = [False] * len(texts) if reject is None else learner.far_out(features, reject)
+    far = [False] * len(texts) if asked.reject is None else learner.far_out(features, asked.reject)
     likely = learner.probabilities(features)
-    best, places = likely.topk(min(max(top, 1), len(classes)), dim=1)
+    sets = [None] * len(texts) if asked.cover is None else learner.sets(texts, likely, asked.cover)
+    best, places = likely.topk(min(max(asked.top, 1), len(classes)), dim=1)
     found = []
-    for text, away, values, order in zip(texts, far, best.tolist(), places.tolist(), strict=True):
+    for text, away, own, values, order in zip(texts, far, sets, best.tolist(), places.tolist(), strict=True):
         ranked = [(classes[i], value) for i, value in zip(order, values, strict=True)]
-        found.append(Answer(text, None if away else ranked[0][0], ranked[0][1], ranked))
+        unsure = asked.least is not None and ranked[0][1] < asked.least
+        label = None if away or unsure else ranked[0][0]
+        found.append(Answer(text, label, ranked[0][1], ranked, set=own))
     return found
 
 
-def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> Iterator[str]:
+def written(found: Sequence[Answer], style: Format, *, header: bool = True) -> Iterator[str]:
     """Yield answers as lines: tab-separated for people, JSONL or CSV for programs."""
     if style == "csv" and header:
-        yield "text,label,probability"
+        yield "text,label,probability" + (",set" if found and found[0].set is not None else "")
     for answer in found:
         label = FAILED if answer.error else UNKNOWN if answer.label is None else answer.label
         if style == "jsonl":
@@ -306,15 +324,18 @@ def written(found: Iterable[Answer], style: Format, *, header: bool = True) -> I
                 "probability": round(answer.probability, 6),
             }
             record |= {"top": top} if len(top) > 1 else {}
+            record |= {"set": answer.set} if answer.set is not None else {}
             if answer.error:
                 record = {"text": answer.text, "error": answer.error}
             yield json.dumps(record, ensure_ascii=False)
         elif style == "csv":
             line = io.StringIO()  # the writer's default line end makes it quote line breaks
-            csv.writer(line).writerow([_cell(answer.text), _cell(label), f"{answer.probability:.6f}"])
+            more = [json.dumps(answer.set, ensure_ascii=False)] if answer.set is not None else []
+            csv.writer(line).writerow([_cell(answer.text), _cell(label), f"{answer.probability:.6f}", *more])
             yield line.getvalue().removesuffix("\r\n")
         else:
             rest = "".join(f"\t{printable(name)} {value:.3f}" for name, value in answer.top[1:])
+            rest += f"\t{{{', '.join(map(printable, answer.set))}}}" if answer.set is not None else ""
             rest += f"\t{answer.error}" if answer.error else ""
             text = " ".join(answer.text.split())
             yield f"{printable(label)}\t{answer.probability:.3f}\t{text}{rest}"

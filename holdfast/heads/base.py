@@ -16,7 +16,8 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.metrics import macro_f1
 from holdfast.maths.params import Params, misfit
 
-NO_DISTANCE = "this head cannot detect unknown inputs; use the method slda or klda"
+NO_DISTANCE = "this head cannot detect unknown inputs; use the method auto, slda, rda or klda"
+NO_SETS = "this head has no prediction sets; use the method auto"
 
 
 class Taught(NamedTuple):
@@ -149,3 +150,7 @@ class Head(nn.Module, ABC):
     def threshold(self, keep: float) -> float:
         """Return the distance within which about a share `keep` of known sentences lies."""
         raise HoldfastError(NO_DISTANCE)
+
+    def set_threshold(self, cover: float) -> float:
+        """Return the set score up to which labels belong to sets that cover a share of known sentences."""
+        raise HoldfastError(NO_SETS)

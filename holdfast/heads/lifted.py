@@ -391,8 +391,8 @@ class LiftedHead(SLDAHead):
     def threshold(self, keep: float) -> float:
         return self._mark(keep, 1, "rejection")
 
+    @override
     def set_threshold(self, cover: float) -> float:
-        """Return the set score up to which labels belong to sets that cover a share of known sentences."""
         return self._mark(cover, 1 + len(calibration.LEVELS), "sets")
 
     def _mark(self, level: float, first: int, what: str) -> float:

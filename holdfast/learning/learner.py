@@ -25,6 +25,7 @@ from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
 from holdfast.heads import SLDAHead, Taught
+from holdfast.heads.calibration import set_scores
 from holdfast.learning import directory, sections
 from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.fit import FitResult, fit
@@ -330,6 +331,25 @@ class Learner:
         found: Tensor = (logits / head.temperature).softmax(1)
         return found
 
+    def predict_set(self, texts: Sequence[str], cover: float = 0.95) -> list[list[str]]:
+        """Return a set of labels for each text, such that a share `cover` of known sentences has its label.
+
+        The promise holds on average over sentences like those taught. A set can be empty: no label is likely
+        enough.
+        """
+        return self.sets(texts, self.probabilities(self.model.embed(texts)), cover)
+
+    def sets(self, texts: Sequence[str], probabilities: Tensor, cover: float) -> list[list[str]]:
+        """Return the same as `predict_set` from probabilities."""
+        limit, classes = self.model.head.set_threshold(cover), self.classes_
+        part = torch.tensor([int(_digest(text), 16) / 16**12 for text in texts], dtype=torch.float64)
+        inside = set_scores(probabilities, part) <= limit
+        order = probabilities.argsort(1, descending=True)
+        return [
+            [classes[i] for i in ranked if own[i]]
+            for ranked, own in zip(order.tolist(), inside.tolist(), strict=True)
+        ]
+
     def score(self, texts: Split | Sequence[str], labels: Sequence[str] | None = None) -> float:
         """Return the macro-F1 on a split, or on texts and their labels."""
         if not isinstance(texts, Split):
@@ -434,7 +454,9 @@ class Learner:
             chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
             trials = list(self._trials.values())
             rest = search_passes(trial, trials, self._ledger.borrowed)
-            lesson = Lesson(task.name, decision, trial, trials, chosen, rest, (before, after))
+            known_scores = (before, after)
+            held_out = len(task.valid)
+            lesson = Lesson(task.name, decision, trial, trials, chosen, rest, known_scores, held_out)
             self.history.append(lesson.entry(task, self._new))
             self.tasks_seen += 1
             self._forget_task()

@@ -29,6 +29,9 @@ class Lesson:
     known: tuple[float | None, float | None] = (None, None)
     """Validation scores on earlier labels, before and after this task; None without any or in a study."""
 
+    held_out: int = 0
+    """Number of validation sentences."""
+
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """Return the lesson as JSON for a learner's history."""
         trial, notes = self.trial, self.decision.notes

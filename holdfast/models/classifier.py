@@ -36,6 +36,9 @@ class Reading(NamedTuple):
     """Whether the head sees each layer's vector divided by its length."""
 
 
+ONE_LAYER = Reading()
+
+
 class Output(NamedTuple):
     """The model's output for a batch."""
 
@@ -48,6 +51,8 @@ class Output(NamedTuple):
 class Classifier(nn.Module):
     """A Hugging Face encoder with one shared head. `forward` gets no task id: it is task-agnostic."""
 
+    reading: Reading = ONE_LAYER
+
     def __init__(
         self,
         encoder: PreTrainedModel,
@@ -55,7 +60,7 @@ class Classifier(nn.Module):
         head: Head,
         *,
         vector: SentenceVector = "mean",
-        reading: Reading = Reading(),  # noqa: B008
+        reading: Reading = ONE_LAYER,
         dropout: float = 0.1,
         max_length: int = 128,
     ) -> None:

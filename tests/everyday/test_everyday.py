@@ -30,7 +30,7 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     assert call("learn", "mine", first, "--model", one_layer) == 0
     said = capsys.readouterr().out
     assert "learnt 24 sentences: 2 new labels; 2 labels known" in said
-    assert "validation macro-F1 of this file: " in said
+    assert "validation macro-F1" not in said, "of a handful of sentences it would be noise"
     assert "encoder: unchanged" in said
     assert "auto chose frozen" in said
     assert "mine: generation 1" in said
@@ -38,8 +38,12 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     assert call("learn", "mine", mixed) == 0
     said = capsys.readouterr().out
     assert "2 new labels and more examples of 2 known labels; 4 labels known" in said
-    assert re.search(r"of known labels: \d+\.\d before, \d+\.\d after", said)
     assert "generation 2" in said
+    many = table(here / "many.csv", 10 * (rows_of(0) + rows_of(2)))
+    assert call("learn", "mine", many) == 0
+    said = capsys.readouterr().out
+    assert "validation macro-F1 of this file: " in said
+    assert re.search(r"of known labels: \d+\.\d before, \d+\.\d after", said)
     assert second
 
 
@@ -253,7 +257,7 @@ def test_unknown_inputs_are_told(made, capsys):
     learner = Learner.load(made)
     head, known = learner.model.head, [text for text, _ in rows_of(0, "test")]
     strange = [" ".join(words) for words in DOMAIN_WORDS.values()] + ["of to and in " * 8]
-    answers = everyday.answers(learner, [*known, *strange], reject=0.8)
+    answers = everyday.answers(learner, [*known, *strange], everyday.Asked(reject=0.8))
     assert learner.is_unknown([*known, *strange], reject=0.8) == [one.label is None for one in answers]
     far = head.distances(learner.model.embed([*known, *strange])) > head.threshold(0.8)
     assert [answer.label is None for answer in answers] == far.tolist()
@@ -264,10 +268,36 @@ def test_unknown_inputs_are_told(made, capsys):
     assert capsys.readouterr().out.startswith("(unknown)")
 
 
+def test_sets_hold_the_labels_that_are_likely_enough(made, capsys):
+    learner, texts = Learner.load(made), [text for text, _ in rows_of(0, "test")]
+    narrow, wide = (learner.predict_set(texts, cover) for cover in (0.5, 0.99))
+    assert all(set(few) <= set(many) for few, many in zip(narrow, wide, strict=True))
+    assert sum(map(len, narrow)) < sum(map(len, wide))
+    best = learner.predict(texts)
+    assert all(own[0] == label for own, label in zip(wide, best, strict=True) if own)
+    assert call("predict", str(made), texts[0], "--set", "0.99", "--format", "jsonl") == 0
+    assert json.loads(capsys.readouterr().out)["set"] == wide[0]
+    assert call("predict", str(made), texts[0], "--set", "0.99", "--format", "csv") == 0
+    header, line = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert header == ["text", "label", "probability", "set"]
+    assert json.loads(line[3]) == wide[0]
+    assert call("predict", str(made), texts[0], "--set", "0.99") == 0
+    assert capsys.readouterr().out.rstrip().endswith("{" + ", ".join(wide[0]) + "}")
+    refused(capsys, "sets can keep between 0.5 and 0.99", "predict", str(made), "x", "--set", "1.5")
+
+
+def test_an_improbable_label_is_no_answer(made, capsys):
+    text = rows_of(0, "test")[0][0]
+    for least, unknown in (("0.0", False), ("1.0", True)):
+        assert call("predict", str(made), text, "--min-probability", least) == 0
+        assert capsys.readouterr().out.startswith("(unknown)") == unknown
+
+
 def test_a_trained_head_cannot_reject(here, one_layer, capsys):
     taught(one_layer, "seq", tasks=1).save("mine")
-    said = "this head cannot detect unknown inputs; use the method slda or klda"
+    said = "this head cannot detect unknown inputs; use the method auto, slda, rda or klda"
     refused(capsys, said, "predict", "mine", "x", "--reject", "0.95")
+    refused(capsys, "no prediction sets; use the method auto", "predict", "mine", "x", "--set", "0.9")
 
 
 @pytest.mark.slow

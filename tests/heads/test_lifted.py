@@ -68,6 +68,7 @@ def test_usual_shrinkage_by_hand():
 @pytest.mark.parametrize("columns", [6.0, 15.0])
 def test_scores_are_those_of_slda_up_to_a_constant_per_sentence(columns):
     data, new = blobs(0), blobs(5)
+    data = Taught(data.features.double(), data.labels)
     head, option = taught(data), (0.0, 0.0, columns)
     plain = SLDAHead(int(columns), shrinkage=head.amount(option))
     lifted = head.lift(data.features.double())[:, : int(columns)]
@@ -224,18 +225,20 @@ def test_marks_follow_the_labels_that_arrive_later():
         for part in range(4)
     ]
     head = taught(*lessons)
-    inside = head.distances(fresh.features)
+    inside, early = head.distances(fresh.features), taught(lessons[0])
     for keep in (0.8, 0.9, 0.95):
-        assert float((inside <= head.threshold(keep)).double().mean()) == pytest.approx(keep, abs=0.03)
+        kept, stale = (float((inside <= one.threshold(keep)).double().mean()) for one in (head, early))
+        assert kept == pytest.approx(keep, abs=0.06)
+        assert abs(kept - keep) < 0.6 * abs(stale - keep), "thresholds of the first lesson are stale"
     likely = (head(fresh.features).double() / head.temperature).softmax(1)
     gold = head.rows(fresh.labels)
     right = (likely.argmax(1) == gold).double().mean()
-    assert float(likely.max(1).values.mean()) == pytest.approx(float(right), abs=0.04)
+    assert float(likely.max(1).values.mean()) == pytest.approx(float(right), abs=0.05)
     part = torch.rand(len(gold), generator=torch.Generator().manual_seed(5)).double()
     scores = set_scores(likely, part).gather(1, gold[:, None]).squeeze(1)
     for cover in (0.8, 0.9, 0.95):
         covered = float((scores <= head.set_threshold(cover)).double().mean())
-        assert covered == pytest.approx(cover, abs=0.03)
+        assert covered == pytest.approx(cover, abs=0.06)
 
 
 def test_thresholds_need_two_labels_and_sentences_that_differ():

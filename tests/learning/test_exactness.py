@@ -82,7 +82,11 @@ def test_merging_needs_the_same_frozen_encoder(tiny_bert, one_layer):
 
 @pytest.mark.parametrize("method", ["slda", "rda", "auto"])
 def test_forgetting_a_label_equals_never_having_learnt_it(one_layer, tmp_path, method):
-    own = {"slda": {"weighting": "equal"}, "rda": {"blend": 0.3}, "auto": {"sentences": 0, "scatter": "per-class"}}
+    own = {
+        "slda": {"weighting": "equal"},
+        "rda": {"blend": 0.3},
+        "auto": {"sentences": 0, "scatter": "per-class"},
+    }
     options = {"shrinkage": 0.05} | own[method]
     gone = STREAM.tasks[0].labels[1]
     learner, clean = create(one_layer, method, **options), create(one_layer, method, **options)

