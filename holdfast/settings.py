@@ -33,11 +33,16 @@ class TrainingSettings:
     epochs: int = setting(50, "maximum number of epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)
     min_delta: float = setting(0.002, "gain in validation loss above which patience is reset", least=0)
+    optimizer: Literal["adamw", "sgd"] = setting("adamw", "optimiser of every method without one of its own")
+    momentum: float = setting(0.0, "momentum of optimizer=sgd", least=0, below=1)
     rates: tuple[float, ...] = setting(
         (3e-5, 3e-4, 3e-3, 3e-2), "learning rates tried on each task", least=0, below=math.inf
     )
     sgd_rates: tuple[float, ...] = setting(
-        (3e-5, 3e-4, 3e-3, 3e-2), "the same for methods with SGD-type steps", least=0, below=math.inf
+        (3e-5, 3e-4, 3e-3, 3e-2),
+        "the same with optimizer=sgd, and for methods whose own steps are of the SGD type",
+        least=0,
+        below=math.inf,
     )
     engine: Literal["bisect", "linear"] = setting("bisect", "how the lambda grid is searched")
     lam_decay: float = setting(0.9, "step of the lambda grid: start * lam_decay^j", above=0, below=1)

@@ -68,7 +68,7 @@ def fit(
     torch.manual_seed(seed)
     shuffle = torch.Generator().manual_seed(seed)
     runner = accelerator.prepare_model(model)
-    optimizer = accelerator.prepare_optimizer(training.make_optimizer(weights))
+    optimizer = accelerator.prepare_optimizer(training.make_optimizer(weights, settings))
     steps = math.ceil(len(train) / settings.batch_size)
     warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
 

@@ -660,9 +660,14 @@ class Learner:
         """Seed derived from the learner's seed and the task's name, the same for all trials."""
         return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
 
-    def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Return the learning rates to try: a grid, or the one rate that the user has set."""
-        return (self.method.lr,) if "lr" in self.fixed else grid or self.settings.rates
+    def rates(self, *, own: bool = False) -> tuple[float, ...]:
+        """Return the learning rates to try: those of the optimiser, or the one rate that the user has set.
+
+        `own` is for a method with SGD-type steps of its own, whatever the run's optimiser.
+        """
+        if "lr" in self.fixed:
+            return (self.method.lr,)
+        return self.settings.sgd_rates if own or self.settings.optimizer == "sgd" else self.settings.rates
 
     def look_ahead(self, task: Task, lr: float) -> StoredTrial:
         """Return a trial with the task loss only, which shows where the task alone takes the weights."""

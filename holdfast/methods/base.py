@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from holdfast.data.batches import Batch, Examples
 from holdfast.data.tasks import Scenario, Stream, Task
@@ -29,7 +29,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.search import Choice, Decision, Trial
 from holdfast.models import Adapters, Classifier, Output, Reading
-from holdfast.settings import Settings
+from holdfast.settings import Settings, TrainingSettings
 
 Plan = Generator[Choice, Trial, Decision]
 Weights = dict[str, nn.Parameter]
@@ -55,7 +55,7 @@ class Training:
     around_step: tuple[Callable[[Optimizer, Weights], None], ...] = ()
     """Functions, called in order, that add hooks to the optimiser's step."""
     optimizer: Callable[[Weights], Optimizer] | None = None
-    """Factory of the optimiser; by default AdamW without weight decay."""
+    """Factory of a method's own optimiser; without one, the settings say which is used."""
     forward: Callable[[nn.Module, Batch], Output] = _run
     """Function that runs a batch through the model."""
     begin: Params | None = None
@@ -69,10 +69,13 @@ class Training:
         assert output.loss is not None
         return {"task": output.loss} | {name: term(batch, output) for name, term in self.terms.items()}
 
-    def make_optimizer(self, weights: Weights) -> Optimizer:
-        """Return the optimiser of these weights with all hooks on its step."""
+    def make_optimizer(self, weights: Weights, settings: TrainingSettings) -> Optimizer:
+        """Return the optimiser of these weights with all hooks on its step. Weights do not decay."""
+        optimizer: Optimizer
         if self.optimizer is not None:
             optimizer = self.optimizer(weights)
+        elif settings.optimizer == "sgd":
+            optimizer = SGD(weights.values(), self.lr, momentum=settings.momentum)
         else:
             optimizer = AdamW(weights.values(), self.lr, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
         for attach in self.around_step:
@@ -112,8 +115,11 @@ class LearnerView(Protocol):
     def task_seed(self) -> int:
         """Seed of everything random in this task."""
 
-    def rates(self, grid: tuple[float, ...] | None = None) -> tuple[float, ...]:
-        """Return the learning rates to try: a grid, or the one rate that the user has set."""
+    def rates(self, *, own: bool = False) -> tuple[float, ...]:
+        """Return the learning rates to try: those of the optimiser, or the one rate that the user has set.
+
+        `own` is for a method with SGD-type steps of its own, whatever the run's optimiser.
+        """
 
     def look_ahead(self, task: Task, lr: float) -> Trial:
         """Return a trial with the task loss only, which shows where the task alone takes the weights."""

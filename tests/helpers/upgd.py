@@ -47,7 +47,7 @@ def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
 def prepared(learner: Learner, task: Task) -> tuple[Training, P.Params]:
     """Return the training of a task and the curvature that its optimiser reads."""
     training = learner.method.prepare(learner, task)
-    optimizer = training.make_optimizer(P.trainable(learner.model))
+    optimizer = training.make_optimizer(P.trainable(learner.model), learner.settings)
     assert isinstance(optimizer, UPGDOptimizer)
     return training, optimizer.curvature
 

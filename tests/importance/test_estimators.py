@@ -21,6 +21,7 @@ from holdfast.maths.params import Params, snapshot, trainable, zeros
 from holdfast.methods import METHODS
 from holdfast.methods.base import Training
 from holdfast.methods.quadratic import pulling
+from holdfast.settings import Settings
 from holdfast.steps.proximal import Pull
 
 # ---- Fisher -------------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ class Held:
 
     def train(self, steps: int = 5) -> Tensor:
         """Train and return the path recorded for θ."""
-        optimizer = self.training.make_optimizer(trainable(self.model))
+        optimizer = self.training.make_optimizer(trainable(self.model), Settings())
         for _ in range(steps):
             optimizer.zero_grad()
             sum(self.training.losses(self.model, None).values()).backward()

@@ -34,6 +34,7 @@ from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.base import Training
 from holdfast.methods.lwf import Teacher
 from holdfast.models.classifier import Output
+from holdfast.settings import Settings
 from holdfast.steps.proximal import Pull, pull_after_step
 
 # Whole searches over two strengths. See steps/test_two_anchors.py for single steps.
@@ -78,7 +79,7 @@ def example_training(**options: Any) -> tuple[Training, nn.Parameter, Callable[.
     method.estimator = lambda: listener
     model.w = nn.Parameter(THETA["w"].clone())
     training = quadratic.pulling(method, SimpleNamespace(model=model), example_pulls())
-    training.make_optimizer({"w": model.w})
+    training.make_optimizer({"w": model.w}, Settings())
     return training, model.w, listener.added_gradient
 
 
@@ -195,7 +196,7 @@ def test_without_task_loss_and_without_lambda_the_auxiliary_network_is_the_goal(
     aux = learner.look_ahead(classes.tasks[1], 1e-2).params
     assert set(pulls) == {"auxiliary"}
     live = P.trainable(learner.model)
-    optimizer = training.make_optimizer(live)
+    optimizer = training.make_optimizer(live, learner.settings)
     away = distance(learner.start, aux)
     assert away > 5e-3
     for t in range(steps):
