@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from holdfast.maths.equations import Strategy, cutoff, modulate, relative_importance, up_bounds
+from holdfast.maths.equations import Strategy, cutoff, lam_up, modulate, relative_importance
 from holdfast.maths.params import Params, layer_of
 
 
@@ -45,13 +45,11 @@ def modified(
 ) -> Params:
     """Return α': equation 5 for the tensors in `among`, α_{k-1} for the others.
 
-    `up` places λ_up between its bounds: 0 is 1/τ, 1 is λ_max/λ.
+    λ_up is `up` times λ_max/λ, never below 1/τ.
     """
     weights = dict(past)
     for name, (rho, tau) in among.items():
-        lowest, highest = up_bounds(tau, lam, lam_max)
-        lam_up = lowest + up * (highest - lowest)
-        weights[name] = modulate(past[name], rho, tau, lam_up, down, strategy)
+        weights[name] = modulate(past[name], rho, tau, lam_up(tau, lam, lam_max, up), down, strategy)
     return weights
 
 

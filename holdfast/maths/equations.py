@@ -54,6 +54,12 @@ def modulate(
     return torch.where(rho > tau, high, low)
 
 
+def lam_up(tau: float, lam: float, lam_max: float, m: float) -> float:
+    """Return λ_up = m λ_max/λ, never below 1/τ (m = 0)."""
+    lowest, highest = up_bounds(tau, lam, lam_max)
+    return max(m * highest, lowest)
+
+
 def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
     """Return the bounds of λ_up: 1/τ (at most 20), and the larger of that and λ_max/λ."""
     lowest = 1 / max(tau, TAU_FLOOR)

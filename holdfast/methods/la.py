@@ -51,7 +51,7 @@ class LA(Method):
     convention: Convention = knobs.convention()
     down: float | None = setting(None, "lambda_down, from 0 to 1; none: plain importance", least=0, most=1)
     up: float = setting(
-        1.0, "position of lambda_up between its bounds 1/tau (0) and lambda_max/lambda (1)", least=0, most=1
+        1.0, "m: lambda_up as a share of lambda_max/lambda, never below 1/tau", least=0, most=1
     )
     lam_max: float = setting(
         0.0,

@@ -105,7 +105,7 @@ def naive_alpha(
         tau = options.get("fraction", 0.8) * sum(rho) / len(rho) if tau_fixed is None else tau_fixed
         low = 1 / max(tau, 0.05)
         high = max(lam_max / lam, low)
-        up = low + m * (high - low)
+        up = max(m * high, low)
         values = []
         for a, r in zip(flat, rho, strict=True):
             if r > tau:

@@ -11,6 +11,7 @@ from torch import Tensor
 from holdfast.maths.equations import (
     Pooling,
     cutoff,
+    lam_up,
     modulate,
     pool,
     quadratic_penalty,
@@ -113,6 +114,15 @@ def test_up_bounds_at_the_edges() -> None:
     assert up_bounds(0.0, 1.0, 5.0) == (20.0, 20.0)  # the upper bound is at least the lower bound
     assert up_bounds(0.5, 0.0, 77.3) == (2.0, 2.0)  # λ = 0
     assert up_bounds(0.05, 1.0, 1.0) == (20.0, 20.0)
+
+
+def test_lambda_up_shrinks_from_its_upper_bound_and_stops_at_the_lower_one() -> None:
+    # τ = .4, λ_max/λ = 40: from 40 by 10 % per trial, as printed; 1/τ = 2.5
+    assert lam_up(0.4, 2.0, 80.0, 1.0) == 40.0
+    assert lam_up(0.4, 2.0, 80.0, 0.9) == pytest.approx(36.0)
+    assert lam_up(0.4, 2.0, 80.0, 0.9**26) == pytest.approx(40 * 0.9**26)  # 2.58
+    assert lam_up(0.4, 2.0, 80.0, 0.9**27) == lam_up(0.4, 2.0, 80.0, 0.0) == 2.5
+    assert lam_up(0.4, 0.0, 80.0, 1.0) == 2.5  # λ = 0
 
 
 @given(st.floats(0, 1), st.floats(0, 1e9), st.floats(0, 1e9))

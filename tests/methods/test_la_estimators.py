@@ -122,8 +122,8 @@ def test_la_modulates_any_importance(one_layer, importance, pooling, monkeypatch
                 continue
             rho = equations.relative_importance(past, ahead[name])
             tau = equations.cutoff(rho, 0.8)
-            lowest, highest = equations.up_bounds(tau, 2.0, 50.0)
-            expected = equations.modulate(past, rho, tau, (lowest + highest) / 2, 0.3, strategy)
+            up = max(0.5 * 50.0 / 2.0, 1 / max(tau, 0.05))
+            expected = equations.modulate(past, rho, tau, up, 0.3, strategy)
             assert torch.allclose(weights[name], expected, rtol=1e-5, atol=0), (strategy, name)
     for left, right in ((0, 1), (0, 2), (1, 2)):
         assert any(not torch.equal(kinds[left][name], kinds[right][name]) for name in method.alpha)
