@@ -81,7 +81,8 @@ class LA(Method):
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for the learning rate, for λ with the plain importance, then for λ_down and λ_up.
 
-        The last search ends at the first trial that matches the score of the plain λ, or takes the best one.
+        The last search ends at the first trial that matches the score of the plain λ. If none does, the
+        result is the training run with the plain λ.
         """
         plain = yield from self.plain_plan(learner)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
@@ -103,6 +104,7 @@ class LA(Method):
         if learner.settings.loosening == "short":
             path = partial(search.short_path, up_matters=room)
         trial, matched = yield from search.loosen(path, at, plain.trial.score)
+        trial = trial if matched else plain.trial
         notes = {"plain": plain.trial.score, "lam_max": lam_max, "rho": mean_by_layer(among)}
         return Decision(trial, plain.notes | notes | {"spread": histograms(among), "matched": matched})
 

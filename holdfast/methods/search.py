@@ -82,6 +82,21 @@ def smallest(
     return points[min(low, len(points) - 1)], low < len(points)
 
 
+DEEPEST = 4  # powers of ten below the lowest candidate for λ_max
+
+
+def further_down(
+    point: float, at: At, holds: Callable[[Trial], bool]
+) -> Generator[Choice, Trial, tuple[float, bool]]:
+    """Divide by 10 while `holds` is true; return the last point where it was, and whether it ended."""
+    for _ in range(DEEPEST):
+        trial = yield at(rounded(point / 10))
+        if not holds(trial):
+            return point, True
+        point = rounded(point / 10)
+    return point, False
+
+
 @dataclass(frozen=True)
 class Strongest:
     """The strongest accepted value (0 if none), its trial, and flags about the search."""
@@ -204,10 +219,15 @@ def strongest_lam(
     lam_max, reached = yield from smallest(below, at, still)
     lam_max = lam_max if reached else points[-1]
     notes: dict[str, Any] = {"gold": gold.score, "lam_max": lam_max, "flags": [] if reached else ["ceiling"]}
+    if lam_max == points[0]:
+        lam_max, bounded = yield from further_down(lam_max, at, still)
+        notes["lam_max"] = lam_max
+        notes["flags"] += [] if bounded else ["floor"]
     if top is not None and accept(top):
-        # Even under the strongest hold the task is learnt well enough: letting go gains nothing.
+        # Even under the strongest hold the task is learnt well enough: letting go gains nothing. λ_max scores
+        # within 0.01 of the strongest, which may be just too low.
         notes["flags"].append("saturated")
-        return Decision((yield at(lam_max)), notes)
+        return Decision(tried[lam_max] if accept(tried[lam_max]) else top, notes)
     found = yield from strongest(
         min(previous, lam_max) if previous > 0 else lam_max,
         at,

@@ -220,6 +220,33 @@ def test_a_saturated_task_takes_lambda_max_whatever_was_propagated() -> None:
         assert decision.notes["flags"] == ["saturated"]
 
 
+def test_a_saturated_task_takes_the_strongest_point_where_lambda_max_falls_short() -> None:
+    # thr · gold is .855: λ_max = 100 scores .85, within .01 of the strongest's .858, but too low
+    decision, _ = search_lam(lambda lam: 0.858 if lam == POINTS[-1] else 0.85, stiff)
+    assert decision.notes == {"gold": 0.95, "lam_max": 100.0, "flags": ["saturated"]}
+    assert decision.trial.choice == at(1e8)
+    assert decision.trial.score == 0.858
+
+
+def test_lambda_max_at_the_lowest_point_is_looked_for_further_down() -> None:
+    decision, tried = search_lam(lambda lam: 0.95 if lam < 0.05 else 0.0, None)
+    assert decision.notes == {"gold": 0.95, "lam_max": 0.1, "flags": []}
+    assert tried[:6] == [1e4, 1e2, 1e1, 1.0, 0.1, 0.01]
+    assert decision.trial.choice == at(0.01)
+    # with the movement as the measure too
+    decision, tried = search_lam(lambda lam: 0.5, lambda lam: 1.0 if lam < 0.05 else 0.0)
+    assert decision.notes["lam_max"] == 0.1
+    assert tried[0] == 1e8
+
+
+def test_a_model_that_never_learns_is_flagged_floor() -> None:
+    decision, tried = search_lam(lambda lam: 0.0, None)
+    assert decision.notes["lam_max"] == 1e-4
+    assert decision.notes["flags"][0] == "floor"
+    assert decision.trial is GOLD
+    assert tried[:8] == [1e4, 1e2, 1e1, 1.0, 0.1, 0.01, 1e-3, 1e-4]
+
+
 def test_weights_that_jitter_however_strong_the_penalty_do_not_push_lambda_max_to_the_top() -> None:
     decision, _ = search_lam(falling, lambda lam: max(stiff(lam), 0.3))
     assert decision.notes["lam_max"] == 1e3
