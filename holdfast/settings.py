@@ -13,6 +13,7 @@ from holdfast.fields import check_all, check_word, setting
 
 MOST_THREADS = 4096  # a larger number is a typo, and torch would try to start that many
 PresetName = Literal["full", "small", "quick"]
+PlanName = Literal["paper", "stable"]
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -23,6 +24,9 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_all(self)
 
+    plan: PlanName = setting(
+        "paper", "search: Algorithm 1 (paper), or the most stable training that keeps thr of gold (stable)"
+    )
     adapter: Literal["houlsby", "lacl"] = setting(
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
@@ -101,16 +105,25 @@ PRESETS: dict[PresetName, dict[str, Any]] = {
         "sgd_rates": (3e-2,),
     },
 }
+STABLE: dict[PresetName, dict[str, Any]] = {
+    "full": {"epochs": 200},
+    "small": {"epochs": 60},
+    "quick": {"epochs": 30},
+}
+"""What plan=stable changes in a preset: early stopping ends a training, not the number of epochs."""
 
 
-def preset(name: str) -> Settings:
-    """Return the settings of a preset.
+def preset(name: str, plan: str = Settings.plan) -> Settings:
+    """Return the settings of a preset under a plan.
 
     >>> preset("small").train_per_class
     40
     """
     check_word(name, PresetName, "preset")
-    return Settings(**PRESETS[cast(PresetName, name)])
+    check_word(plan, PlanName, "plan")
+    chosen = cast(PresetName, name)
+    changes = STABLE[chosen] if plan == "stable" else {}
+    return Settings(**{"plan": plan} | PRESETS[chosen] | changes)
 
 
 def usable_cpus() -> int:

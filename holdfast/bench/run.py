@@ -23,7 +23,7 @@ import torch
 from accelerate import Accelerator
 
 from holdfast.bench.records import Record, read_record
-from holdfast.bench.spec import Spec
+from holdfast.bench.spec import NAMED, Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.bench.worker import Job
 from holdfast.data.tasks import Stream
@@ -71,6 +71,8 @@ def run(
         record: Record = read_record(path, spec)
         shutil.rmtree(workspace, ignore_errors=True)  # left if the run was killed after writing the record
         return record
+    if not NAMED.keys() <= spec.set.keys():
+        raise HoldfastError(f"{spec.title}: made before runs named their plan; make the spec again")
     # Check the whole request first, so that an error leaves no files behind.
     whole, settings = spec.load_stream(data_dir), spec.settings()
     stream = spec.cut(whole)

@@ -20,6 +20,10 @@ from holdfast.methods.base import Method
 from holdfast.models.sources import folder_digest, is_own
 from holdfast.settings import MOST_THREADS, Settings, preset
 
+NAMED = {"plan": Settings.plan, "optimizer": Settings.optimizer}
+"""Settings that every spec names, even at their defaults: records of another default are other runs."""
+BEFORE = {"plan": "paper-v1", "optimizer": "adamw"}
+"""What specs stand for that name neither: they were made before a run could choose."""
 SEEDS = 2**32  # every generator accepts smaller seeds, even multiplied as in random_features.py
 
 
@@ -54,7 +58,7 @@ class Spec:
         if not 0 <= rest.get("seed", 0) < SEEDS:
             raise HoldfastError(f"seed: from 0 to {SEEDS - 1}, not {rest['seed']}")
         parsed = (parse_setting(item, METHODS[method], Settings) for item in settings)
-        chosen = {name: to_json(value) for name, value in parsed}
+        chosen = NAMED | {name: to_json(value) for name, value in parsed}
         if stream in STREAMS and STREAMS[stream].scenario == "domain-incremental":
             # All labels come with the first domain: no row is added later or unseen, so these two settings
             # have no effect and are dropped.
@@ -75,7 +79,7 @@ class Spec:
     def title(self) -> str:
         """A short name of the run."""
         words = [self.method, self.stream, f"order {self.order}" if self.order else "", f"seed {self.seed}"]
-        own = {name: value for name, value in self.set.items() if name not in ("head", "logits")}
+        own = {n: v for n, v in self.set.items() if n not in ("head", "logits") and NAMED.get(n) != v}
         return " ".join([*filter(None, words), *(f"{name}={value}" for name, value in own.items())])
 
     @property
@@ -99,7 +103,8 @@ class Spec:
         """Return the settings: the preset, changed by `per_class`, then by `set`."""
         cap = {} if self.per_class is None else {"train_per_class": self.per_class}
         chosen = {name: value for name, value in self.set.items() if name in fields_of(Settings)}
-        return dataclasses.replace(preset(self.preset), **cap | from_json(Settings, chosen))
+        usual = preset(self.preset, chosen.get("plan", NAMED["plan"]))
+        return dataclasses.replace(usual, **cap | from_json(Settings, chosen))
 
     def make_method(self) -> tuple[Method, frozenset[str]]:
         """Return the method with the hyper-parameters the user fixed, and their names."""

@@ -26,6 +26,19 @@ def macro_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
     return float(np.mean([score.f1 for score in label_scores(gold, predicted).values()]))
 
 
+def standard_error(score: float, sentences: int) -> float:
+    """Return the standard error of an accuracy or macro-F1 measured on so many sentences.
+
+    Two correct and two wrong sentences are added (Agresti and Coull 1998), so that a perfect score on a few
+    sentences is not taken for certain.
+
+    >>> round(standard_error(1.0, 12), 4)
+    0.0827
+    """
+    share = (score * sentences + 2) / (sentences + 4)
+    return math.sqrt(share * (1 - share) / (sentences + 4))
+
+
 class LabelScore(NamedTuple):
     """Precision, recall and F1 of one label, and the number of sentences that have it."""
 

@@ -104,6 +104,10 @@ class LearnerView(Protocol):
         """Training sentences of the task."""
 
     @property
+    def valid(self) -> Examples:
+        """Validation sentences of the task."""
+
+    @property
     def batches(self) -> int:
         """Number of batches in one pass over the training sentences."""
 
@@ -194,8 +198,7 @@ class Method:
 
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for hyper-parameters: yield choices, receive trials, return the decision."""
-        best = yield from search.best_rate(learner.rates(), dict.fromkeys(self.strengths, 0.0))
-        return Decision(best)
+        return Decision((yield from search.chosen_rate(learner, dict.fromkeys(self.strengths, 0.0))))
 
     # ---- the model it works with ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from holdfast.methods import knobs
 from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.closed_form import ClosedForm
 from holdfast.methods.over_slda import can_train
-from holdfast.methods.search import Decision, best_rate
+from holdfast.methods.search import Decision, chosen_rate
 from holdfast.methods.slda import slda_head
 from holdfast.models import Adapters
 from holdfast.settings import Settings
@@ -50,4 +50,4 @@ class FirstSLDA(ClosedForm):
         """Search for the learning rate on the first task, if it can be trained on; otherwise move nothing."""
         if learner.tasks_seen or not can_train(task):
             return Decision((yield {"lr": 0.0}))
-        return Decision((yield from best_rate(learner.rates(), {})))
+        return Decision((yield from chosen_rate(learner, {})))

@@ -21,6 +21,8 @@ from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateK
 from holdfast.methods.search import Choice, Decision
 from holdfast.steps.proximal import Pull
 
+RAISES = 2  # values of λ_up above 1/τ that plan=stable tries
+
 
 @dataclass
 class LA(Method):
@@ -84,6 +86,8 @@ class LA(Method):
         The last search ends at the first trial that matches the score of the plain λ. If none does, the
         result is the training run with the plain λ.
         """
+        if learner.settings.plan == "stable":
+            return (yield from self.stable_plan(learner, task))
         plain = yield from self.plain_plan(learner)
         lr, lam = plain.trial.choice["lr"], plain.trial.choice["lam"]
         if not self.alpha or lam == 0 or math.isinf(lam):
@@ -107,6 +111,35 @@ class LA(Method):
         trial = trial if matched else plain.trial
         notes = {"plain": plain.trial.score, "lam_max": lam_max, "rho": mean_by_layer(among)}
         return Decision(trial, plain.notes | notes | {"spread": histograms(among), "matched": matched})
+
+    def stable_plan(self, learner: LearnerView, task: Task) -> Plan:
+        """Search for λ under α' with λ_down = 1 and λ_up = 1/τ, then raise λ_up as long as thr holds.
+
+        Where no λ holds under α', the plain λ is searched for instead.
+        """
+        own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
+        ahead = {"down": 1.0, "up": 0.0} | own
+        found, target = yield from quadratic.stable_plan(self, learner, {"lam": 0.0}, ahead)
+        lam = found.trial.choice["lam"]
+        if not self.alpha or math.isinf(lam) or "lam" in learner.fixed:
+            return found
+        if lam == 0:
+            return (yield from self.plain_plan(learner))
+        among = self.relative_to(
+            quadratic.measured_ahead(learner, task, self.estimator(), found.trial.choice["lr"])
+        )
+        notes = found.notes | {"rho": mean_by_layer(among), "spread": histograms(among)}
+        taus = [tau for _, tau in among.values()]
+        if not taus or own or self.strategy == "kt":
+            return Decision(found.trial, notes)
+        lowest = min(up_bounds(tau, lam, lam)[0] for tau in taus)
+
+        def at(lam_up: float) -> Choice:  # the largest of them is λ_max/λ
+            return found.trial.choice | {"up": lam_up / highest, "lam_max": search.rounded(lam * highest)}
+
+        ups = [lowest * search.RAISE**j for j in range(1, RAISES + 1)]
+        highest = ups[-1]
+        return Decision((yield from search.raised(ups, at, target, found.trial)), notes)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:

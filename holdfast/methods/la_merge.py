@@ -70,5 +70,5 @@ class LAMerge(Method):
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for the learning rate; the chosen training run is the look-ahead."""
-        gold = yield from search.best_rate(learner.rates(), {})
+        gold = yield from search.chosen_rate(learner, {})
         return Decision(gold, {"gold": gold.score})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -19,7 +20,7 @@ from holdfast.maths.losses import distillation
 from holdfast.maths.params import Params, eval_mode
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, Training
-from holdfast.methods.search import Choice, Decision, Trial
+from holdfast.methods.search import Choice, Decision, Hold, Trial
 from holdfast.models import Output
 
 START = 10.0  # start of the search for λ: no importance sets a scale
@@ -61,7 +62,11 @@ def distilling(
 def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
     """Search for the learning rate, then, if there is a past and λ is not set, for λ downwards.
 
-    The search for λ starts at the value of the previous task, or at 10 if that is 0."""
+    The search for λ starts at the value of the previous task, or at 10 if that is 0. With plan=stable it
+    starts at 10 and goes both ways.
+    """
+    if learner.settings.plan == "stable":
+        return (yield from search.stable(learner, method.thr, off, partial(_strengths, method, learner)))[0]
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
     def at(lam: float) -> Choice:
@@ -79,6 +84,13 @@ def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
         **search.lam_grid(learner.settings),
     )
     return Decision(found.trial, {"gold": gold.score, "flags": list(found.flags)})
+
+
+def _strengths(method: LwF, learner: LearnerView, gold: Trial) -> Hold | Choice:
+    def at(lam: float) -> Choice:
+        return gold.choice | {"lam": float(lam)}
+
+    return at(method.lam) if "lam" in learner.fixed else Hold(at, START)
 
 
 @dataclass

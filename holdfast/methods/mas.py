@@ -58,7 +58,7 @@ class Frozen(Quadratic):
         """Search for the learning rate without a penalty, then, if there is a past, train once with λ = ∞."""
         if "lam" in learner.fixed and math.isfinite(self.lam):
             raise HoldfastError(f"frozen is mas with lam=inf; for lam={self.lam:g} choose mas")
-        gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
+        gold = yield from search.chosen_rate(learner, {"lam": 0.0})
         if not self.alpha:
             return Decision(gold, {"gold": gold.score})
         held = yield {"lr": gold.choice["lr"], "lam": math.inf}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from holdfast.data.tasks import Task
 from holdfast.methods import search
 from holdfast.methods.base import LearnerView, Plan
-from holdfast.methods.quadratic import Holds, lam_points, measured
+from holdfast.methods.quadratic import Holds, lam_points, measured, stable_plan
 from holdfast.methods.search import Choice, Decision, Trial
 
 FAR = 2  # index in `lam_points`: λ = 100/(lr max α), at which features hardly move
@@ -47,15 +48,15 @@ def stay_or_move(method: Holds, learner: LearnerView, task: Task, moving: Plan) 
         stand_in(method, learner)
         return (yield from moving)
     still: Trial = yield STILL
+    target = partial(search.target_of, learner, method.thr)
     if not can_train(task):
         return Decision(still, {"flags": ["nothing to train on"]})
     # No training can score more than 1: an unchanged trunk that reaches thr needs no comparison.
-    share = search.share_to_keep(method.thr, learner.scenario)
-    if still.score >= share:
+    if target(1.0).met(still):
         return Decision(still, {"flags": ["saturated"]})
     stand_in(method, learner)
-    gold = yield from search.best_rate(learner.rates(), {"lam": 0.0})
-    if search.keeps_enough(gold, share)(still):
+    gold = yield from search.chosen_rate(learner, {"lam": 0.0})
+    if target(gold.score).met(still):
         return Decision(still, {"gold": gold.score, "flags": ["saturated"]})
     return (yield from moving)
 
@@ -66,6 +67,8 @@ def hold_plan(method: Holds, learner: LearnerView, rest: Choice | None = None) -
     λ_max is the grid point just above the accepted λ. If the first grid point is accepted, or none is, λ_max
     is the first grid point. Finding it costs no training.
     """
+    if learner.settings.plan == "stable":
+        return (yield from stable_plan(method, learner, {"lam": 0.0}, rest))[0]
     gold: Trial = yield from search.best_rate(learner.rates(), {"lam": 0.0})
 
     def at(lam: float) -> Choice:

@@ -7,7 +7,7 @@ importance estimator.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
@@ -24,11 +24,12 @@ from holdfast.maths.equations import Pooling, pool, quadratic_penalty
 from holdfast.maths.params import Params
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Term, Training
-from holdfast.methods.search import Choice, Decision, Trial
+from holdfast.methods.search import Choice, Decision, Hold, Target, Trial
 from holdfast.models import Output
 from holdfast.steps.proximal import Pull, hold_after_step, pull_after_step
 
 PullForm = Literal["loss", "proximal"]
+FIRST = 2  # index in `lam_points` of the first λ of plan=stable: 100/(lr max α)
 STATE: dict[str, StateKind] = {"alpha": "zeros", "tasks_pooled": "number", "trace": "zeros"}
 
 
@@ -156,6 +157,8 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
 
     On the first task, or if λ is set, there is no search for λ. `rest` are hyper-parameters to set with λ.
     """
+    if learner.settings.plan == "stable":
+        return (yield from stable_plan(method, learner, off, rest))[0]
     gold: Trial = yield from search.best_rate(learner.rates(), off)
 
     def at(lam: float) -> Choice:
@@ -179,6 +182,26 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
             settings=learner.settings,
         )
     )
+
+
+def stable_plan(
+    method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None
+) -> Generator[Choice, Trial, tuple[Decision, Target]]:
+    """Search as `plan=stable`; pulls are proximal steps unless their form is set.
+
+    In the loss, Adam lets weights jitter at any strength, and SGD diverges at a large one.
+    """
+    form: Choice = {} if "penalty" in learner.fixed else {"penalty": "proximal"}
+
+    def hold(gold: Trial) -> Hold | Choice:
+        def at(lam: float) -> Choice:
+            return gold.choice | form | {"lam": float(lam)} | (rest or {})
+
+        if "lam" in learner.fixed:
+            return at(method.lam)
+        return Hold(at, lam_points(method.alpha, gold)[FIRST], limit=at(math.inf))
+
+    return (yield from search.stable(learner, method.thr, off, hold))
 
 
 def lam_points(alpha: Params, gold: Trial) -> list[float]:

@@ -8,10 +8,11 @@ plan resumable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from holdfast.maths.metrics import standard_error
 from holdfast.maths.params import Params
 from holdfast.settings import Settings
 
@@ -46,6 +47,24 @@ class Trial(Protocol):
 
     def read(self) -> dict[str, Params]:
         """Return the final weights, the head's memory and the tensors of the method's state."""
+
+
+class Searcher(Protocol):
+    """The part of a learner that a search sees."""
+
+    settings: Settings
+    tasks_seen: int
+
+    @property
+    def scenario(self) -> str:
+        """The scenario of the stream."""
+
+    @property
+    def valid(self) -> Sized:
+        """Validation sentences of the task."""
+
+    def rates(self, *, own: bool = False) -> tuple[float, ...]:
+        """Return the learning rates to try."""
 
 
 @dataclass(frozen=True)
@@ -240,6 +259,14 @@ def strongest_lam(
     return Decision(found.trial, notes)
 
 
+def chosen_rate(learner: Searcher, rest: Choice, *, own: bool = False) -> Generator[Choice, Trial, Trial]:
+    """Find the trial of the learning rate that the run's plan chooses: the best, or the gentlest."""
+    rates = learner.rates(own=True) if own else learner.rates()
+    if learner.settings.plan == "stable":
+        return (yield from gentlest_rate(rates, rest, len(learner.valid)))[0]
+    return (yield from best_rate(rates, rest))
+
+
 def first_gain(
     points: Iterable[float], at: At, base: Trial, target: float
 ) -> Generator[Choice, Trial, tuple[Trial, bool]]:
@@ -273,6 +300,156 @@ def best_of_grid(
                 best = trial
     return best
 
+
+# ---- plan=stable ----------------------------------------------------------------------------------------
+
+FINE = 1.3  # factor to which a strength is refined
+WIDE = 4  # steps of FINE in the first jump; jumps double until the edge is between two trials
+FARTHEST = 24  # steps of FINE above the start beyond which the limit is tried instead
+DEEP = 120  # steps of FINE below the start at which the search gives up
+RAISE = 4.0  # factor between two values of λ_up
+
+
+@dataclass(frozen=True)
+class Target:
+    """The least score that a hold must keep, and the standard error of a score."""
+
+    gold: float
+    least: float
+    sentences: int
+
+    def met(self, trial: Trial) -> bool:
+        """Return whether a trial keeps enough."""
+        return trial.score >= self.least
+
+    def alike(self, one: Trial, other: Trial) -> bool:
+        """Return whether two scores differ by less than a standard error."""
+        return abs(one.score - other.score) < standard_error(self.least, self.sentences)
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The strengths of a hold at the chosen learning rate."""
+
+    at: At
+    start: float
+    limit: Choice | None = None
+    """The limit of ever stronger holds, if it can be trained."""
+    limit_first: bool = False
+    """Whether the limit is likely to keep enough."""
+
+
+def target_of(learner: Searcher, thr: float | None, gold: float) -> Target:
+    """Return thr · gold; with plan=stable, gold less its standard error if that is lower."""
+    least, sentences = share_to_keep(thr, learner.scenario) * gold, len(learner.valid)
+    if learner.settings.plan == "stable":
+        least = min(least, gold - standard_error(gold, sentences))
+    return Target(gold, least, sentences)
+
+
+def gentlest_rate(
+    rates: Sequence[float], rest: Choice, sentences: int
+) -> Generator[Choice, Trial, tuple[Trial, float]]:
+    """Find the smallest rate within one standard error of the best; return its trial and the best score.
+
+    Larger rates are not tried once none can be better by more than a standard error.
+    """
+    made: list[Trial] = []
+    for lr in sorted(rates):
+        made.append((yield {"lr": lr, **rest}))
+        if made[-1].score >= 1 - standard_error(1.0, sentences):
+            break
+    best = max(trial.score for trial in made)
+    least = best - standard_error(best, sentences)
+    return next(trial for trial in made if trial.score >= least), best
+
+
+def edge(
+    hold: Hold, target: Target, free: Trial, *, limit: int | None = None
+) -> Generator[Choice, Trial, Strongest]:
+    """Find the strongest value that meets the target, to a factor of `FINE`, if scores fall with strength.
+
+    Jumps from the start double until the edge is bracketed; then the scores at both ends say where it is. The
+    search ends early where the two ends score alike. `limit` is the number of trainings after which a met
+    target is enough; `free`, the trial without a hold, is returned if no value meets it.
+    """
+    seen: dict[int, Trial] = {}
+    passed: int | None = None
+    failed: int | None = None
+    flags: tuple[str, ...] = ()
+    if hold.limit is not None and hold.limit_first:
+        top = yield hold.limit
+        if target.met(top):
+            return Strongest(math.inf, top, ("saturated",))
+    j, jump = 0, WIDE
+    while True:
+        seen[j] = yield hold.at(rounded(hold.start * FINE**j))
+        if target.met(seen[j]):
+            passed = j
+        else:
+            failed = j
+        if failed is None:
+            j, jump = j + jump, 2 * jump
+            if j > FARTHEST:
+                if hold.limit is None:
+                    flags = ("ceiling",)
+                    break
+                top = yield hold.limit
+                if target.met(top):
+                    return Strongest(math.inf, top, ("saturated",))
+                seen[j], failed = top, j
+        elif passed is None:
+            j, jump = j - jump, 2 * jump
+            if j < -DEEP:
+                return Strongest(0.0, free, ("none",))
+        if passed is not None and failed is not None:
+            if failed - passed == 1 or target.alike(seen[passed], seen[failed]):
+                break
+            if limit is not None and len(seen) >= limit:
+                flags = ("limit",)
+                break
+            j = _between(passed, failed, seen[passed].score, seen[failed].score, target.least)
+    assert passed is not None
+    return Strongest(rounded(hold.start * FINE**passed), seen[passed], flags)
+
+
+def _between(passed: int, failed: int, above: float, below: float, least: float) -> int:
+    """Return the step at which a line between two scores meets the target, in the middle half of the gap."""
+    gap = failed - passed
+    share = (above - least) / (above - below)
+    return passed + min(max(round(share * gap), math.ceil(gap / 4)), math.floor(3 * gap / 4))
+
+
+def stable(
+    learner: Searcher, thr: float | None, off: Choice, hold: Callable[[Trial], Hold | Choice]
+) -> Generator[Choice, Trial, tuple[Decision, Target]]:
+    """Find the gentlest learning rate, then, if there is a past, the strongest hold that keeps thr of gold.
+
+    `hold` gets the trial without a hold at that rate; it returns a choice instead if the strength is set.
+    """
+    gold, best = yield from gentlest_rate(learner.rates(), off, len(learner.valid))
+    target = target_of(learner, thr, best)
+    notes: dict[str, Any] = {"gold": best, "target": target.least, "flags": []}
+    if not learner.tasks_seen:
+        return Decision(gold, notes), target
+    strengths = hold(gold)
+    if not isinstance(strengths, Hold):
+        return Decision((yield strengths), notes), target
+    found = yield from edge(strengths, target, gold, limit=learner.settings.lam_trials)
+    return Decision(found.trial, notes | {"flags": list(found.flags)}), target
+
+
+def raised(factors: Iterable[float], at: At, target: Target, base: Trial) -> Generator[Choice, Trial, Trial]:
+    """Return the last trial along the factors that meets the target; `base` if the first does not."""
+    for factor in factors:
+        trial = yield at(factor)
+        if not target.met(trial):
+            break
+        base = trial
+    return base
+
+
+# ---- Algorithm 1: λ_down and λ_up -----------------------------------------------------------------------
 
 LooseningPath = Callable[[Sequence[float]], Iterable[tuple[float, float]]]
 

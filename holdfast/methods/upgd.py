@@ -138,7 +138,7 @@ class UPGD(Method):
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:
         """Search for the learning rate only, on the grid for SGD-type steps."""
-        return Decision((yield from search.best_rate(learner.rates(own=True), {})))
+        return Decision((yield from search.chosen_rate(learner, {}, own=True)))
 
 
 @torch.no_grad()

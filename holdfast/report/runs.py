@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.bench.records import WRONG, NotARecord, Record, check_record, spec_of
-from holdfast.bench.spec import Spec
+from holdfast.bench.spec import BEFORE, NAMED, Spec
 from holdfast.data import STREAMS
 from holdfast.errors import HoldfastError
 from holdfast.maths import metrics
@@ -61,7 +61,8 @@ class Run:
         order, _ = self.where
         if not order.isdigit():
             shared["tasks"] = ", ".join(sorted(order.split(",")))
-        return shared | {name: value for name, value in self.spec["set"].items() if name not in self.own}
+        rest = {name: value for name, value in self.spec["set"].items() if name not in self.own}
+        return shared | BEFORE | rest
 
     @property
     def where(self) -> tuple[str, int]:
@@ -245,6 +246,6 @@ def _words(run: Run) -> str:
     if setting.get("head") == "preallocated" and setting.get("logits") == "all":
         del setting["head"], setting["logits"]
         words.append("printed setting")
-    usual = {"model": "minilm", "threads": 1, "per_class": None}
+    usual = {"model": "minilm", "threads": 1, "per_class": None} | NAMED
     left = {name: value for name, value in setting.items() if usual.get(name, ...) != value}
     return ", ".join(words + [f"{name} {'none' if value is None else value}" for name, value in left.items()])

@@ -66,3 +66,34 @@ def test_the_name_follows_the_contents_of_a_model(files, one_layer, tmp_path):
 def test_a_seed_that_no_generator_takes_is_refused(files: Path, seed: int) -> None:
     with pytest.raises(HoldfastError, match="seed: from 0 to"):
         Spec.create(method="seq", stream=str(files), seed=seed)
+
+
+def test_a_spec_names_its_plan_and_its_optimiser(files, one_layer):
+    base = spec(files, one_layer)
+    assert (base.set["plan"], base.set["optimizer"]) == ("paper", "adamw")
+    others = {spec(files, one_layer, "seq", one).digest() for one in ("plan=stable", "optimizer=sgd")}
+    assert len(others | {base.digest()}) == 3
+    assert spec(files, one_layer, "seq", "plan=paper") == base
+    assert "plan" not in base.title
+    assert spec(files, one_layer, "seq", "plan=stable").title.endswith("plan=stable")
+
+
+def test_the_stable_plan_trains_as_long_as_early_stopping_wants(files, one_layer):
+    made = {
+        plan: Spec.create(method="seq", stream=str(files), preset="small", settings=[f"plan={plan}"])
+        for plan in ("paper", "stable")
+    }
+    assert {plan: one.settings().epochs for plan, one in made.items()} == {"paper": 10, "stable": 60}
+    assert spec(files, one_layer, "seq", "plan=stable").settings().epochs == 2, "a set number counts"
+
+
+def test_a_spec_of_before_is_another_run_and_is_not_run_again(files, one_layer, tmp_path):
+    base = spec(files, one_layer)
+    content = base.to_json()
+    content["set"] = {name: v for name, v in content["set"].items() if name not in ("plan", "optimizer")}
+    before = Spec.from_json(content)
+    assert before.digest() != base.digest()
+    assert Spec.from_json(before.to_json()) == before, "its name does not change"
+    with pytest.raises(HoldfastError, match="made before runs named their plan"):
+        run(before, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.bench import Spec
+from holdfast.bench.spec import NAMED
 from holdfast.errors import HoldfastError
 from holdfast.methods import METHODS
 from holdfast.studies.suites import SUITES, load_suite
@@ -106,7 +107,9 @@ grid = { thr = [0.5, 0.6], rates = [[0.1, 0.2]] }
     )
     suite = load_suite(path)
     assert (suite.name, suite.about, suite.view, suite.share) == ("own", "mine", "main", True)
-    assert [(s.method, s.seed, s.set) for s in suite.specs] == [
+    assert all(s.set["plan"] == "paper" and s.set["optimizer"] == "adamw" for s in suite.specs)
+    own = [(s.method, s.seed, {n: v for n, v in s.set.items() if n not in NAMED}) for s in suite.specs]
+    assert own == [
         ("seq", 0, {"epochs": 2, "patience": 1}),
         ("seq", 1, {"epochs": 2, "patience": 1}),
         ("mas", 3, {"epochs": 2, "rates": [0.1, 0.2], "thr": 0.5}),

@@ -69,6 +69,25 @@ def test_loss_terms_are_finite_and_their_names_stable(tiny_bert, name, stream):
         assert all(math.isfinite(value) for epoch in training for value in epoch.values())
 
 
+@every_method
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_the_stable_plan_runs_under_both_optimisers(tiny_bert, name, optimizer):
+    run = taught(tiny_bert, name, "classes", "stable", optimizer)
+    for weights in run.weights:
+        assert all(torch.isfinite(value).all() for value in weights.values())
+    for tensors, meta in run.states:
+        assert all(torch.isfinite(v).all() for params in tensors.values() for v in params.values())
+        json.dumps(meta, allow_nan=False)
+    assert_state_grows_by_new_rows_only(run, name)
+
+
+@every_method
+def test_the_papers_plan_runs_under_sgd(tiny_bert, name):
+    run = taught(tiny_bert, name, "classes", "paper", "sgd")
+    assert all(torch.isfinite(value).all() for weights in run.weights for value in weights.values())
+    assert_state_grows_by_new_rows_only(run, name)
+
+
 # 2 ---- the same seed ----------------------------------------------------------------------------------
 
 
@@ -110,7 +129,10 @@ def test_state_does_not_grow_with_domains(tiny_bert, name):
 
 @every_method
 def test_state_grows_by_new_rows_only(tiny_bert, name):
-    run = taught(tiny_bert, name, "classes")
+    assert_state_grows_by_new_rows_only(taught(tiny_bert, name, "classes"), name)
+
+
+def assert_state_grows_by_new_rows_only(run, name):
     _, second, third = run.states
     if closed_form(run.learner):
         # A new label adds sums instead of weights: as many for the last two labels as for the two before.

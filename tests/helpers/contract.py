@@ -58,9 +58,10 @@ class Run:
 
 
 @functools.cache
-def taught(path: str, name: str, stream_name: str) -> Run:
+def taught(path: str, name: str, stream_name: str, plan: str = "paper", optimizer: str = "adamw") -> Run:
     """Teach all three tasks, once for the whole suite. The result must not be changed."""
-    stream, settings, diary = STREAMS[stream_name](), small(epochs=EPOCHS[stream_name]), Diary()
+    stream, diary = STREAMS[stream_name](), Diary()
+    settings = small(epochs=EPOCHS[stream_name], plan=plan, optimizer=optimizer)
     learner = make_learner(path, make_method(name), stream, settings, progress=diary)
     run = Run(learner, [], [], [], [], weights_of(learner))
     for task in stream:

@@ -236,3 +236,22 @@ def test_own_data_has_a_line_of_enough_too(tmp_path: Path) -> None:
         found = [line["y"] for line in figure.data if line["name"] == "enough"]
         assert found == [pytest.approx(level) for level in levels]
     assert Run("x", one.to_json(), record | {"scenario": ["odd"]}).share is None
+
+
+def test_records_without_a_plan_are_told_apart(tmp_path: Path) -> None:
+    """They count as plan=paper-v1 with adamw, and never as runs of a later default."""
+    out = tmp_path / "out"
+    new = [Spec.create(method="seq", stream="hwu64", settings=[way]) for way in ("plan=paper", "plan=stable")]
+    content = new[0].to_json()
+    content["set"] = {}
+    old = Spec.from_json(content)
+    for one in (*new, old):
+        put(out, one, matrix(0.5, 0.5, 0.9))
+    sections = {section.title: section for section, _ in write_report(out).sections}
+    assert set(sections) == {
+        "main, hwu64, preset full",
+        "main, hwu64, preset full, plan stable",
+        "main, hwu64, preset full, plan paper-v1",
+    }
+    assert all(len(section.made) == 1 for section in sections.values())
+    assert sections["main, hwu64, preset full, plan paper-v1"].made[0].spec["set"] == {}
