@@ -16,11 +16,14 @@ from torch.optim.lr_scheduler import LambdaLR
 from holdfast import distributed
 from holdfast.data.batches import Examples
 from holdfast.maths import params as P
+from holdfast.maths.equations import reachable
 from holdfast.maths.losses import IGNORED
 from holdfast.maths.params import Params
 from holdfast.methods.base import Training
 from holdfast.models import Classifier
 from holdfast.settings import Settings
+
+WINDOW = 6  # epochs over which the rise of accuracy is measured
 
 
 @dataclass
@@ -34,6 +37,8 @@ class FitResult:
     seconds: float = 0.0
     samples: int = 0
     diverged: bool = False
+    rejected: bool = False
+    """Whether training stopped because it could not reach its aim."""
     history: list[dict[str, float]] = field(default_factory=list)
     carried: dict[str, Params] = field(default_factory=dict)
     """State that belongs to the final weights."""
@@ -48,12 +53,14 @@ def fit(
     *,
     seed: int,
     accelerator: Accelerator,
+    aim: float | None = None,
     deployed: Callable[[int], Params | None] = lambda epoch: None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
     """Train until the validation task loss of the deployed weights stops falling; restore the best weights.
 
-    There are at most `epochs` epochs, and training stops if a loss is not finite. Epoch 0, the weights before
+    There are at most `epochs` epochs, and training stops if a loss is not finite, or if the accuracy on
+    validation cannot reach `aim` any more. Epoch 0, the weights before
     training, is a candidate. Any strictly lower loss is a new best, but only a gain above
     `min_delta` resets patience. Carried state is restored to the best epoch together with the weights.
     If there is nothing to train or to train on, the model does not change.
@@ -74,7 +81,8 @@ def fit(
 
     candidate = deployed(0)
     best = _Best(candidate or P.snapshot(model), _copied(training.carried), math.inf)
-    start = _valid_loss(model, candidate, valid, settings.batch_size)
+    start, accuracy = _validate(model, candidate, valid, settings.batch_size)
+    accuracies = [accuracy]
     # A NaN at the start must not become the best loss: no later loss would compare as lower.
     best.loss = reference = result.valid_loss = start if math.isfinite(start) else math.inf
     patience = settings.patience
@@ -94,7 +102,8 @@ def fit(
         result.epochs, result.batches, result.samples = epoch, epoch * steps, epoch * len(train)
 
         candidate = deployed(epoch)
-        loss = _valid_loss(model, candidate, valid, settings.batch_size)
+        loss, accuracy = _validate(model, candidate, valid, settings.batch_size)
+        accuracies.append(accuracy)
         means = {name: _mean_over_processes(value) / steps for name, value in sums.items()}
         result.history.append(means | {"valid": loss})
         on_epoch(epoch, result.history[-1])
@@ -110,6 +119,9 @@ def fit(
             patience -= 1
             if patience == 0:
                 break
+        if aim is not None and reachable(accuracies[1:], settings.epochs, WINDOW) < aim:
+            result.rejected = True
+            break
     P.restore(model, best.params)
     result.carried = best.carried
     model.train(was_training)
@@ -129,22 +141,30 @@ def _copied(carried: dict[str, Params]) -> dict[str, Params]:
 
 
 @torch.no_grad()
-def _valid_loss(model: Classifier, params: Params | None, valid: Examples, batch_size: int) -> float:
-    """Return the task loss over a whole split: one mean, not a mean of batch means.
+def _validate(
+    model: Classifier, params: Params | None, valid: Examples, batch_size: int
+) -> tuple[float, float]:
+    """Return task loss and accuracy over a whole split: means over sentences, not of batch means.
 
     `params` are the weights to use instead of the model's own.
     """
     device = next(model.parameters()).device
-    total = torch.zeros(2, dtype=torch.float64, device=device)
+    total = torch.zeros(4, dtype=torch.float64, device=device)
+    hidden = [row for row in range(len(model.head.labels)) if row not in model.head.visible_rows()]
     model.eval()
     with nullcontext() if params is None else P.using(model, params):
         for batch in valid.batches(2 * batch_size):
             batch = batch.to(device)
             assert batch.objective is not None
-            if not (batch.labels == IGNORED).all():
-                total += batch.objective.sums(model(batch.without_loss()).logits, batch.labels)
-    losses, normaliser = distributed.total(total).tolist()
-    return float(losses / normaliser) if normaliser else math.inf
+            counted = batch.labels != IGNORED
+            if counted.any():
+                logits = model(batch.without_loss()).logits
+                total[:2] += batch.objective.sums(logits, batch.labels)
+                logits[:, hidden] = -math.inf
+                total[2] += (logits.argmax(1) == batch.labels)[counted].sum()
+                total[3] += counted.sum()
+    losses, normaliser, right, sentences = distributed.total(total).tolist()
+    return float(losses / normaliser) if normaliser else math.inf, right / max(sentences, 1)
 
 
 def _mean_over_processes(value: Tensor) -> float:

@@ -106,6 +106,8 @@ class Learner:
     """The directory and generation that the learner was loaded from or last saved as."""
     _started: str = field(init=False, repr=False)
     """Hash of the state from which the task's training runs start; empty until it is needed."""
+    _aim: float | None = field(init=False, repr=False)
+    """Validation accuracy that further training runs of the task must reach; None if any is wanted."""
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
@@ -505,6 +507,7 @@ class Learner:
     def _drive(self, task: Task) -> Decision:
         """Run the method's plan: train every choice that it yields, and return its decision."""
         plan, answer = self.method.plan(self, task), None
+        self._aim = None
         while True:
             try:
                 choice = plan.send(answer)  # type: ignore[arg-type]
@@ -568,6 +571,7 @@ class Learner:
                     "best_epoch": result.best_epoch,
                     "valid_loss": result.valid_loss,
                     "diverged": result.diverged,
+                    **({"rejected": True} if result.rejected else {}),
                     **notes,
                 },
                 "state": numbers,
@@ -580,6 +584,7 @@ class Learner:
         self.accelerator.wait_for_everyone()
 
     def _fit(self, task: Task, method: Method, training: Training) -> FitResult:
+        aim = self._aim if self.model.head.trained else None  # a temporary head's accuracy says little
         with self.model.probed(task.labels):
             try:
                 return fit(
@@ -590,6 +595,7 @@ class Learner:
                     self.settings,
                     seed=self.task_seed,
                     accelerator=self.accelerator,
+                    aim=aim,
                     deployed=lambda epoch: method.deployed(self, training, epoch),
                     on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
                 )
@@ -612,6 +618,7 @@ class Learner:
             settings,
             [self._task_key, self.tasks_seen, self.task_seed, self.scenario],
             [machine.num_processes, machine.device.type, machine.mixed_precision],
+            *([] if self._aim is None else [self._aim]),
         ]
         if self.shared is not None and self.tasks_seen < FIRST_TASKS:
             shared_as = method.shared_as()
@@ -668,6 +675,10 @@ class Learner:
         if "lr" in self.fixed:
             return (self.method.lr,)
         return self.settings.sgd_rates if own or self.settings.optimizer == "sgd" else self.settings.rates
+
+    def aim_at(self, score: float) -> None:
+        """Stop further training runs of the task that cannot reach this validation accuracy any more."""
+        self._aim = score
 
     def look_ahead(self, task: Task, lr: float) -> StoredTrial:
         """Return a trial with the task loss only, which shows where the task alone takes the weights."""
@@ -791,6 +802,7 @@ class Learner:
         self._valid_vectors = {}
         self._ledger = Ledger()
         self._started = ""
+        self._aim = None
 
     def _tensors(self) -> dict[str, Params]:
         """Return the model's weights and the memory of a computed head."""

@@ -7,6 +7,8 @@ task loss, in `losses.py`. No function here changes an argument.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -64,6 +66,19 @@ def up_bounds(tau: float, lam: float, lam_max: float) -> tuple[float, float]:
     """Return the bounds of λ_up: 1/τ (at most 20), and the larger of that and λ_max/λ."""
     lowest = 1 / max(tau, TAU_FLOOR)
     return lowest, max(lam_max / lam, lowest) if lam > 0 else lowest
+
+
+def reachable(scores: Sequence[float], epochs: int, window: int) -> float:
+    """Return the score that a training run may still reach by its last epoch.
+
+    Its best score so far rises at most as fast as over the last `window` epochs: learning curves flatten.
+    Infinity before there are two windows.
+    """
+    if len(scores) < 2 * window:
+        return math.inf
+    best = max(scores)
+    gain = best - max(scores[:-window])
+    return best + gain / window * (epochs - len(scores))
 
 
 def pool(

@@ -125,6 +125,9 @@ class LearnerView(Protocol):
         `own` is for a method with SGD-type steps of its own, whatever the run's optimiser.
         """
 
+    def aim_at(self, score: float) -> None:
+        """Stop further training runs of the task that cannot reach this validation accuracy any more."""
+
     def look_ahead(self, task: Task, lr: float) -> Trial:
         """Return a trial with the task loss only, which shows where the task alone takes the weights."""
 

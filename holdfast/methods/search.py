@@ -66,6 +66,9 @@ class Searcher(Protocol):
     def rates(self, *, own: bool = False) -> tuple[float, ...]:
         """Return the learning rates to try."""
 
+    def aim_at(self, score: float) -> None:
+        """Stop training runs that cannot reach a score any more."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -435,6 +438,8 @@ def stable(
     strengths = hold(gold)
     if not isinstance(strengths, Hold):
         return Decision((yield strengths), notes), target
+    # Accuracy, which early rejection watches, may lie a little above macro-F1.
+    learner.aim_at(target.least - standard_error(target.least, target.sentences))
     found = yield from edge(strengths, target, gold, limit=learner.settings.lam_trials)
     return Decision(found.trial, notes | {"flags": list(found.flags)}), target
 

@@ -42,7 +42,14 @@ class World:
         return self.model.encode(getattr(self.task, part), loss)
 
     def fit(
-        self, training: Training, *, seed: int = 0, deployed: Any = None, on_epoch: Any = None, **changes: Any
+        self,
+        training: Training,
+        *,
+        seed: int = 0,
+        aim: float | None = None,
+        deployed: Any = None,
+        on_epoch: Any = None,
+        **changes: Any,
     ):
         extra = {"on_epoch": on_epoch} if on_epoch else {}
         return fit(
@@ -53,6 +60,7 @@ class World:
             small(**changes),
             seed=seed,
             accelerator=Accelerator(),
+            aim=aim,
             deployed=deployed or (lambda epoch: None),
             **extra,
         )
@@ -78,16 +86,20 @@ def steps_of(carried: dict[str, P.Params]) -> int:
     return int(carried["count"]["steps"])
 
 
-def script(monkeypatch: pytest.MonkeyPatch, losses: list[float]) -> list[P.Params]:
-    """Set the validation losses of epochs 0, 1, ...; return the list of weights evaluated."""
+def script(
+    monkeypatch: pytest.MonkeyPatch, losses: list[float], accuracies: list[float] | None = None
+) -> list[P.Params]:
+    """Set the validation losses and accuracies of epochs 0, 1, ...; return the list of weights evaluated."""
     judged: list[P.Params] = []
 
-    def scripted(model: Classifier, params: P.Params | None, valid: Examples, batch_size: int) -> float:
+    def scripted(
+        model: Classifier, params: P.Params | None, valid: Examples, batch_size: int
+    ) -> tuple[float, float]:
         own = P.snapshot(model) if params is None else params
         judged.append({name: value.clone() for name, value in own.items()})
-        return losses[len(judged) - 1]
+        return losses[len(judged) - 1], accuracies[len(judged) - 1] if accuracies else 0.0
 
-    monkeypatch.setattr(fit_module, "_valid_loss", scripted)
+    monkeypatch.setattr(fit_module, "_validate", scripted)
     return judged
 
 
@@ -150,7 +162,8 @@ def test_warm_up_over_the_first_epoch_then_constant(world):
 
 
 def test_the_recipe_is_adamw_without_decay():
-    [group] = Training(0.1).make_optimizer({"w": torch.nn.Parameter(torch.zeros(2))}).param_groups
+    weights = {"w": torch.nn.Parameter(torch.zeros(2))}
+    [group] = Training(0.1).make_optimizer(weights, small()).param_groups
     assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)
 
 
@@ -252,14 +265,26 @@ def test_deployed_weights_do_not_steer_training(tiny_bert):
 
 
 def test_validation_loss_is_one_mean_and_not_a_mean_of_batches(world):
-    whole = fit_module._valid_loss(world.model, world.start, world.valid, 32)
-    parts = fit_module._valid_loss(world.model, world.start, world.valid, 2)  # 12 sentences in batches of 4
-    odd = fit_module._valid_loss(world.model, world.start, world.valid, 5)  # 10 and 2
+    # 12 sentences in one batch, in batches of 4, and in batches of 10 and 2
+    found = [fit_module._validate(world.model, world.start, world.valid, size) for size in (32, 2, 5)]
     world.model.eval()
     with torch.no_grad():
         batch = world.valid.collate(range(len(world.valid)))
-        expected = float(torch.nn.functional.cross_entropy(world.model(batch).logits, batch.labels))
-    assert [whole, parts, odd] == pytest.approx([expected] * 3, abs=1e-6)
+        logits = world.model(batch).logits
+        expected = float(torch.nn.functional.cross_entropy(logits, batch.labels))
+    assert [loss for loss, _ in found] == pytest.approx([expected] * 3, abs=1e-6)
+    right = sum(int(row.argmax()) == int(label) for row, label in zip(logits, batch.labels, strict=True))
+    assert [accuracy for _, accuracy in found] == pytest.approx([right / 12] * 3)
+
+
+@pytest.mark.parametrize(
+    ("aim", "epochs", "rejected"), [(0.5, 12, True), (0.39, 20, False), (None, 20, False)]
+)
+def test_a_training_without_a_chance_stops(world, monkeypatch, aim, epochs, rejected):
+    """After 12 of 20 epochs accuracy is .24; rising by .02 an epoch, it can still reach .4."""
+    script(monkeypatch, [1.0 - 0.01 * epoch for epoch in range(21)], [0.02 * epoch for epoch in range(21)])
+    result = world.fit(Training(1e-3), epochs=20, patience=99, aim=aim)
+    assert (result.epochs, result.rejected) == (epochs, rejected)
 
 
 def test_history_names_every_term(world):

@@ -15,6 +15,7 @@ from holdfast.maths.equations import (
     modulate,
     pool,
     quadratic_penalty,
+    reachable,
     relative_importance,
     up_bounds,
 )
@@ -242,3 +243,24 @@ def test_inputs_are_neither_changed_nor_shared(call) -> None:
     result.fill_(7.0)
     assert torch.equal(first, x())
     assert torch.equal(second, y())
+
+
+def test_what_a_training_may_still_reach_by_hand() -> None:
+    # best .5 after four of ten epochs; the best of the first two was .3: .1 an epoch, six epochs are left
+    assert reachable([0.1, 0.3, 0.5, 0.4], 10, 2) == pytest.approx(0.5 + 0.1 * 6)
+    assert reachable([0.5, 0.3, 0.4, 0.4], 10, 2) == 0.5, "nothing was gained"
+    assert reachable([0.1, 0.3, 0.5], 10, 2) == math.inf, "too early to say"
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=30), st.integers(1, 15), st.integers(0, 30))
+def test_reachable_by_slow_loop(scores: list[float], window: int, left: int) -> None:
+    found = reachable(scores, len(scores) + left, window)
+    if len(scores) < 2 * window:
+        assert found == math.inf
+        return
+    before = now = 0.0
+    for epoch, score in enumerate(scores):
+        now = max(now, score)
+        if epoch < len(scores) - window:
+            before = now
+    assert found == pytest.approx(now + (now - before) * left / window)

@@ -123,7 +123,7 @@ def learnt(path: str, name: str) -> Run:
     learner = make_learner(path, method, tasks, settings, fixed={"lr", *row.values})
     with (
         mock.patch.object(learning, "fit", meter.lengthened(learning.fit)),
-        mock.patch.object(fitting, "_valid_loss", meter.unwatched(fitting._valid_loss)),
+        mock.patch.object(fitting, "_validate", meter.unwatched(fitting._validate)),
         mock.patch.object(Classifier, "logits", meter.unwatched(Classifier.logits)),
         mock.patch.object(Classifier, "embed", meter.embedding(Classifier.embed)),
         mock.patch.object(Classifier, "forward", meter.watching(Classifier.forward, "forward")),

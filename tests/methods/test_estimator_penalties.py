@@ -61,7 +61,7 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
     def trained(losses: list[float]) -> Any:
         learner.settings = small(epochs=len(losses) - 1, batch_size=4, patience=4)
         made_up = iter(losses)
-        monkeypatch.setattr("holdfast.learning.fit._valid_loss", lambda *args: next(made_up))
+        monkeypatch.setattr("holdfast.learning.fit._validate", lambda *args: (next(made_up), 0.0))
         return learner.trial(stream.tasks[1], {"lr": 1e-2, "lam": 5.0})
 
     long = trained([1.0, 1.1, 1.2, 1.3, 1.4] if best == 0 else [1.0, 0.9, 0.5, 0.7, 0.6])

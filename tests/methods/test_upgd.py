@@ -176,7 +176,7 @@ def test_trials_do_not_leak_into_the_memory(tiny_bert, classes):
 
 def test_the_best_epoch_brings_its_utility_back(tiny_bert, classes, monkeypatch):
     losses = iter([1.0, 0.5, 0.9, 0.8])
-    monkeypatch.setattr("holdfast.learning.fit._valid_loss", lambda *_: next(losses))
+    monkeypatch.setattr("holdfast.learning.fit._validate", lambda *_: (next(losses), 0.0))
     learner = make_learner(tiny_bert, upgd(), classes, small(epochs=3), fixed={"lr"})
     method = learner.method
     seen: list[tuple[dict[str, P.Params], P.Params]] = []

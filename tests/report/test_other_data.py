@@ -249,9 +249,9 @@ def test_records_without_a_plan_are_told_apart(tmp_path: Path) -> None:
         put(out, one, matrix(0.5, 0.5, 0.9))
     sections = {section.title: section for section, _ in write_report(out).sections}
     assert set(sections) == {
-        "main, hwu64, preset full",
-        "main, hwu64, preset full, plan stable",
-        "main, hwu64, preset full, plan paper-v1",
+        "hwu64, preset full",
+        "hwu64, preset full, plan stable",
+        "hwu64, preset full, plan paper-v1",
     }
     assert all(len(section.made) == 1 for section in sections.values())
-    assert sections["main, hwu64, preset full, plan paper-v1"].made[0].spec["set"] == {}
+    assert sections["hwu64, preset full, plan paper-v1"].made[0].spec["set"] == {}
