@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from holdfast.data.batches import Examples
 from holdfast.importance import per_sample
-from holdfast.importance.per_sample import Convention, FisherLabels
+from holdfast.importance.per_sample import Convention, FisherLabels, Norm
 from holdfast.maths.equations import normalised
 from holdfast.maths.params import Params, precise, trainable
 from holdfast.models import Classifier
@@ -65,12 +65,15 @@ class MASEstimator(Estimator):
     """MAS: how much the answers depend on a weight."""
 
     convention: Convention = "per-sample"
+    norm: Norm = "squared"
 
     @override
     def finish(self, over: EndedTraining) -> Params:
         """Measure in one pass over the data; labels are not used."""
         torch.manual_seed(over.seed)  # for the convention that measures with dropout on
-        return per_sample.mas(over.model, over.data, convention=self.convention, batch_size=over.batch_size)
+        return per_sample.mas(
+            over.model, over.data, convention=self.convention, norm=self.norm, batch_size=over.batch_size
+        )
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,8 @@ ESTIMATORS: dict[EstimatorName, Callable[[], Estimator]] = {
 }
 
 
-def estimator_named(name: EstimatorName, convention: Convention = "per-sample") -> Estimator:
-    """Return an estimator by name; the convention applies to MAS."""
-    return MASEstimator(convention) if name == "mas" else ESTIMATORS[name]()
+def estimator_named(
+    name: EstimatorName, convention: Convention = "per-sample", norm: Norm = "squared"
+) -> Estimator:
+    """Return an estimator by name; the convention and the norm apply to MAS."""
+    return MASEstimator(convention, norm) if name == "mas" else ESTIMATORS[name]()

@@ -25,30 +25,39 @@ from holdfast.maths.params import Params, eval_mode, trainable
 from holdfast.models import Classifier, Output
 
 Convention = Literal["per-sample", "lacl"]
+Norm = Literal["squared", "l2"]
 FisherLabels = Literal["true", "sample", "expected"]
 Score = Callable[[Output, Batch], Tensor]  # one number per sample, to be back-propagated
 LACL_CHUNK = 20
 
 
 def mas(
-    model: Classifier, data: Examples, *, convention: Convention = "per-sample", batch_size: int = 32
+    model: Classifier,
+    data: Examples,
+    *,
+    convention: Convention = "per-sample",
+    norm: Norm = "squared",
+    batch_size: int = 32,
 ) -> Params:
     """Return α_j = (1/n) Σ_i |∂‖z(x_i)‖² / ∂θ_j|, z the logits of visible labels; labels are not used.
 
-    Under a head that is not trained, z are the features themselves.
+    Under a head that is not trained, z are the features themselves. `norm="l2"` is the norm itself, as the
+    paper prints it.
 
     `convention="lacl"` is the estimator of the paper's released code: the absolute value of sums over chunks
     of 20 in stored order, times 20/n, in training mode. It is for comparison only: in chunks opposite signs
     cancel, and dropout adds noise.
     """
 
-    def squared_norm(output: Output, batch: Batch) -> Tensor:
-        return model.answers(output).square().sum(1)
+    def size(output: Output, batch: Batch) -> Tensor:
+        answers: Tensor = model.answers(output)
+        return answers.square().sum(1) if norm == "squared" else torch.linalg.vector_norm(answers, dim=1)
 
     check_word(convention, Convention, "convention")
+    check_word(norm, Norm, "norm")
     if convention == "lacl":
-        return _lacl(model, data, squared_norm)
-    return _mean_over_samples(model, data, squared_norm, torch.abs, batch_size)
+        return _lacl(model, data, size)
+    return _mean_over_samples(model, data, size, torch.abs, batch_size)
 
 
 def fisher(

@@ -11,7 +11,7 @@ from typing_extensions import override
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
-from holdfast.importance.per_sample import Convention
+from holdfast.importance.per_sample import Convention, Norm
 from holdfast.methods import knobs, quadratic, search
 from holdfast.methods.base import LearnerView, Plan, Training
 from holdfast.methods.lwf import LwF, Teacher, distilling, lwf_plan
@@ -65,10 +65,11 @@ class ANCLMAS(Quadratic):
     lam_a: float = lam_a()
     importance: EstimatorName = knobs.importance()
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
 
     @override
     def estimator(self) -> Estimator:
-        return estimator_named(self.importance, self.convention)
+        return estimator_named(self.importance, self.convention, self.norm)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:

@@ -45,6 +45,11 @@ def convention() -> Any:
     return setting("per-sample", "mas per sample, or as in the authors' released code (lacl)")
 
 
+def norm() -> Any:
+    """Declare the norm of the answers whose gradient MAS measures."""
+    return setting("squared", "mas of the squared L2 norm of the answers, or of the norm itself (the paper)")
+
+
 def shrinkage() -> Any:
     """Declare how much a discriminant head shrinks its covariance."""
     return setting(

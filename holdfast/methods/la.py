@@ -12,7 +12,7 @@ from typing_extensions import override
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
-from holdfast.importance.per_sample import Convention
+from holdfast.importance.per_sample import Convention, Norm
 from holdfast.importance.relative import Relative, histograms, mean_by_layer, modified, relative
 from holdfast.maths.equations import Pooling, Strategy, up_bounds
 from holdfast.maths.params import Params
@@ -51,6 +51,7 @@ class LA(Method):
     keep: float = knobs.keep()
     importance: EstimatorName = knobs.importance()
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
     down: float | None = setting(None, "lambda_down, from 0 to 1; none: plain importance", least=0, most=1)
     up: float = setting(
         1.0, "m: lambda_up as a share of lambda_max/lambda, never below 1/tau", least=0, most=1
@@ -173,7 +174,7 @@ class LA(Method):
 
     def estimator(self) -> Estimator:
         """Return the importance estimator."""
-        return estimator_named(self.importance, self.convention)
+        return estimator_named(self.importance, self.convention, self.norm)
 
     def plain_plan(self, learner: LearnerView) -> Plan:
         """Search for λ with the plain importance, even if the previous task ended with a modified one."""

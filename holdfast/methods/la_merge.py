@@ -10,7 +10,7 @@ from typing_extensions import override
 from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
-from holdfast.importance.per_sample import Convention
+from holdfast.importance.per_sample import Convention, Norm
 from holdfast.maths import params as P
 from holdfast.maths.equations import Pooling, merge
 from holdfast.maths.params import Params
@@ -44,6 +44,7 @@ class LAMerge(Method):
     keep: float = knobs.keep()
     importance: EstimatorName = knobs.importance()
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
 
     alpha: Params = field(default_factory=dict, init=False, repr=False)
     tasks_pooled: int = field(default=0, init=False, repr=False)
@@ -51,7 +52,7 @@ class LAMerge(Method):
 
     def estimator(self) -> Estimator:
         """Return the importance estimator."""
-        return estimator_named(self.importance, self.convention)
+        return estimator_named(self.importance, self.convention, self.norm)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:

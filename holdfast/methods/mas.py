@@ -12,7 +12,7 @@ from holdfast.data.tasks import Task
 from holdfast.errors import HoldfastError
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, MASEstimator
-from holdfast.importance.per_sample import Convention
+from holdfast.importance.per_sample import Convention, Norm
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Plan
 from holdfast.methods.quadratic import Quadratic
@@ -28,10 +28,11 @@ class MAS(Quadratic):
     """
 
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
 
     @override
     def estimator(self) -> Estimator:
-        return MASEstimator(self.convention)
+        return MASEstimator(self.convention, self.norm)
 
 
 @dataclass
@@ -48,10 +49,11 @@ class Frozen(Quadratic):
 
     lam: float = setting(math.inf, "fixed at infinity", least=0)
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
 
     @override
     def estimator(self) -> Estimator:
-        return MASEstimator(self.convention)
+        return MASEstimator(self.convention, self.norm)
 
     @override
     def plan(self, learner: LearnerView, task: Task) -> Plan:

@@ -12,7 +12,7 @@ from holdfast.heads import Head
 from holdfast.heads.discriminant import Weighting
 from holdfast.heads.sums import Scatter
 from holdfast.importance.estimators import Estimator, MASEstimator
-from holdfast.importance.per_sample import Convention
+from holdfast.importance.per_sample import Convention, Norm
 from holdfast.methods import knobs, over_slda
 from holdfast.methods.base import LearnerView, Plan
 from holdfast.methods.closed_form import COMPUTED
@@ -43,13 +43,14 @@ class MASSLDA(Quadratic):
     # In the loss, Adam lets weights jitter at any strength; a proximal step holds them as λ grows.
     penalty: PullForm = knobs.penalty("proximal")
     convention: Convention = knobs.convention()
+    norm: Norm = knobs.norm()
     shrinkage: float | None = knobs.shrinkage()
     weighting: Weighting = knobs.weighting()
     scatter: Scatter = knobs.scatter()
 
     @override
     def estimator(self) -> Estimator:
-        return MASEstimator(self.convention)
+        return MASEstimator(self.convention, self.norm)
 
     @override
     def make_head(self, width: int, settings: Settings, seed: int) -> Head:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -42,6 +43,10 @@ def squared_norm(model: Classifier, batch: Batch) -> Tensor:
     return model(batch).logits[:, model.head.visible_rows()].square().sum()
 
 
+def plain_norm(model: Classifier, batch: Batch) -> Tensor:
+    return model(batch).logits[:, model.head.visible_rows()].square().sum().sqrt()
+
+
 def log_likelihood(model: Classifier, batch: Batch) -> Tensor:
     [label] = batch.labels.tolist()
     rows = model.head.visible_rows()
@@ -64,6 +69,7 @@ def one_by_one(model: Classifier, data: Examples, score, magnitude) -> dict[str,
 
 ESTIMATORS = {
     "mas": (importance.mas, squared_norm, torch.abs),
+    "mas, l2": (partial(importance.mas, norm="l2"), plain_norm, torch.abs),
     "fisher": (importance.fisher, log_likelihood, torch.square),
 }
 every_estimator = pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -118,6 +124,8 @@ def test_a_word_that_names_nothing_is_refused(model, data):
         importance.fisher(model, data, labels="tru")
     with pytest.raises(HoldfastError, match="unknown convention 'LACL'"):
         importance.mas(model, data, convention="LACL")
+    with pytest.raises(HoldfastError, match=r"unknown norm 'L2' \(did you mean 'l2'\?\)"):
+        importance.mas(model, data, norm="L2")
 
 
 def test_mas_does_not_read_labels(model, data):
@@ -229,6 +237,10 @@ def test_worked_numbers(worked):
     assert torch.allclose(mas, torch.tensor([[0.75, 0.75], [2.25, 3.25]], dtype=torch.float64), atol=1e-8)
     lacl = importance.mas(model, data, convention="lacl")[weight]
     assert torch.allclose(lacl, torch.tensor([[15.0, 15.0], [5.0, 65.0]], dtype=torch.float64), atol=1e-7)
+    # z = (0, 1) and (-3/4, 5/4), norms 1 and √2.125 = 1.457738; the gradient is z/‖z‖ ⊗ features
+    plain = importance.mas(model, data, norm="l2")[weight]
+    expected = torch.tensor([[0.257248, 0.257248], [0.928746, 1.428746]], dtype=torch.float64)
+    assert torch.allclose(plain, expected, atol=1e-6)
     fisher = importance.fisher(model, data)[weight]
     assert torch.allclose(fisher, row([0.27432799, 1.07599796]), atol=1e-8)
 
