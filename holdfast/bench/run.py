@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from holdfast.bench.records import Record, read_record
 from holdfast.bench.spec import NAMED, Spec
 from holdfast.bench.tracking import Tracked, check_tracker, tracked
 from holdfast.bench.worker import Job
-from holdfast.data.tasks import Stream
+from holdfast.data.tasks import Stream, Task
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import to_json
@@ -34,7 +35,7 @@ from holdfast.learning.directory import version_of
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
-from holdfast.learning.trials import code_hash
+from holdfast.learning.trials import StoredTrial, code_hash
 from holdfast.maths import metrics
 from holdfast.models import build_classifier
 from holdfast.storage.files import locked, write_json
@@ -163,7 +164,9 @@ def _learn_all(
         # Reused trials count with their original time.
         spent += sum(trial.seconds for trial in lesson.trials if trial.found)
         chosen.append(_chosen(lesson))
-        trials.append({"task": lesson.task, "trials": [to_json(trial.summary()) for trial in lesson.trials]})
+        earlier = stream.tasks[:lesson_number] if len(lessons) == len(stream) else ()
+        tried = [to_json(trial.summary() | _kept(learner, trial, earlier)) for trial in lesson.trials]
+        trials.append({"task": lesson.task, "trials": tried})
         passes = {
             "chosen": added(passes["chosen"], lesson.chosen_passes),
             "search": added(passes["search"], lesson.search_passes),
@@ -215,6 +218,14 @@ def _learn_all(
         "revision": ", ".join(filter(None, revisions)) or None,
         "code": ", ".join(codes),
     }
+
+
+def _kept(learner: Learner, trial: StoredTrial, earlier: Sequence[Task]) -> dict[str, Any]:
+    """Return a trial's scores on the validation sentences of earlier tasks, which no search sees."""
+    if not earlier:
+        return {}
+    with learner.using(trial):
+        return {"old": [learner.score(task.valid) for task in earlier]}
 
 
 def data_of(stream: Stream) -> str:

@@ -53,6 +53,18 @@ def modified(
     return weights
 
 
+def moved_about(among: Mapping[str, Relative], start: Params, trained: Params) -> dict[str, float]:
+    """Return the root mean square movement of the weights above the cut-off, and of those below it."""
+    sums = {"rms_above": 0.0, "rms_below": 0.0}
+    counts = dict.fromkeys(sums, 0)
+    for name, (rho, tau) in among.items():
+        squares, above = (trained[name] - start[name]).double().square(), rho > tau
+        for side, chosen in (("rms_above", above), ("rms_below", ~above)):
+            sums[side] += float(squares[chosen].sum())
+            counts[side] += int(chosen.sum())
+    return {side: (sums[side] / max(counts[side], 1)) ** 0.5 for side in sums}
+
+
 def mean_by_layer(among: Mapping[str, Relative]) -> dict[str, float]:
     """Return the mean ρ of each layer."""
     layers: dict[str, list[Tensor]] = {}

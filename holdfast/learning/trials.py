@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -54,6 +54,8 @@ class StoredTrial:
     seconds: float
     found: bool = False
     """Whether it already existed on disk."""
+    evidence: dict[str, float] = field(default_factory=dict)
+    """What its method says about its weights; in studies only."""
 
     @property
     def params(self) -> Params:
@@ -66,7 +68,7 @@ class StoredTrial:
 
     def summary(self) -> dict[str, Any]:
         """Return the part that a run's record keeps."""
-        return {"choice": self.choice, "score": self.score, **self.fit}
+        return {"choice": self.choice, "score": self.score, **self.fit, **self.evidence}
 
 
 @functools.cache

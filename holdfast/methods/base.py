@@ -196,6 +196,10 @@ class Method:
         """
         return None
 
+    def evidence(self, learner: LearnerView, task: Task, trained: Params) -> dict[str, float]:
+        """Return numbers about the weights of a finished training run, for the record of a study."""
+        return {}
+
     def consolidate(self, learner: LearnerView, task: Task) -> None:
         """Update the state, and if necessary the weights, at the end of a task."""
 

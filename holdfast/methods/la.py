@@ -13,7 +13,7 @@ from holdfast.data.tasks import Task
 from holdfast.fields import setting
 from holdfast.importance.estimators import Estimator, EstimatorName, estimator_named
 from holdfast.importance.per_sample import Convention, Norm
-from holdfast.importance.relative import Relative, histograms, mean_by_layer, modified, relative
+from holdfast.importance.relative import Relative, histograms, mean_by_layer, modified, moved_about, relative
 from holdfast.maths.equations import Pooling, Strategy, up_bounds
 from holdfast.maths.params import Params
 from holdfast.methods import knobs, quadratic, search
@@ -164,6 +164,17 @@ class LA(Method):
         """Return ρ and τ of every modulated tensor; by default the head is not modulated."""
         past = {n: a for n, a in self.alpha.items() if self.modulate_head or not n.startswith("head.")}
         return relative(past, ahead, fraction=self.fraction, tau=self.tau)
+
+    @override
+    def evidence(self, learner: LearnerView, task: Task, trained: Params) -> dict[str, float]:
+        """Return how far the weights moved that the past needs, and those on both sides of the cut-off."""
+        if not self.alpha:
+            return {}
+        found = {"moved": quadratic.moved(learner.start, self.alpha, trained)}
+        if self.modulates:
+            ahead = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
+            found |= moved_about(self.relative_to(ahead), learner.start, trained)
+        return found
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:

@@ -215,6 +215,14 @@ def movement(start: Params, alpha: Params, trial: Trial) -> float:
     return 2 * float(quadratic_penalty(trial.params, start, alpha, 1.0))
 
 
+def moved(start: Params, alpha: Params, trained: Params) -> float:
+    """Return the same for trained weights, in double precision; 0 if there is no past."""
+    return sum(
+        float((value.double() * (trained[name] - start[name]).double().square()).sum())
+        for name, value in alpha.items()
+    )
+
+
 # ---- the shared parent ----------------------------------------------------------------------------------
 
 
@@ -251,6 +259,11 @@ class Quadratic(Method):
     def prepare(self, learner: LearnerView, task: Task) -> Training:
         """Pull towards θ_{k-1}, weighted by the past's importance."""
         return pulling(self, learner, {"penalty": Pull(learner.start, self.alpha, self.lam)})
+
+    @override
+    def evidence(self, learner: LearnerView, task: Task, trained: Params) -> dict[str, float]:
+        """Return how far the weights moved that the past needs."""
+        return {"moved": moved(learner.start, self.alpha, trained)} if self.alpha else {}
 
     @override
     def consolidate(self, learner: LearnerView, task: Task) -> None:

@@ -283,3 +283,15 @@ def test_another_repository_has_no_say(tmp_path: Path, monkeypatch: pytest.Monke
     assert bool(RUN._revision()) == (ROOT / ".git").exists()
     monkeypatch.setattr(RUN, "__file__", str(place / "run.py"))
     assert RUN._revision() is None
+
+
+def test_a_record_tells_what_each_trial_kept_of_earlier_tasks(files, one_layer, tmp_path):
+    """On validation sentences, which is what a plan may be judged by; the chosen trial's are those of F."""
+    record = run(spec(files, one_layer, "mas"), tmp_path)
+    first, second = record["trials"][:2]
+    assert all("old" not in trial for trial in first["trials"])
+    assert all(len(trial["old"]) == 1 for trial in second["trials"])
+    chosen = {name: record["chosen"][1][name] for name in ("lr", "lam")}
+    [kept] = [trial["old"] for trial in second["trials"] if trial["choice"] == chosen]
+    assert kept == [record["scores"]["valid"][1][0]]
+    assert len({trial["moved"] for trial in second["trials"]}) > 1

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance, naive_training
-from helpers.learners import make_learner
+from helpers.learners import STREAM, make_learner, taught
 from helpers.toys import small
 from helpers.watching import prepared, watch_measures, watch_trainings
 from helpers.weights import assert_same_bits, weights_of
 from torch import nn
 
+from holdfast.importance.relative import Relative, moved_about
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, quadratic
 from holdfast.methods.la import LA
 
 
@@ -299,3 +300,69 @@ def test_infinite_lambda_needs_no_look_ahead(one_layer, classes):
     learner.begin(classes.tasks[1])
     trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf, "down": 0.5, "up": 1.0})
     assert trial.borrowed == {}
+
+
+# ---- evidence -----------------------------------------------------------------------------------------
+
+
+def test_movement_about_the_cutoff_by_hand():
+    among = {
+        "a": Relative(torch.tensor([0.9, 0.1, 0.5]), 0.5),  # 0.5 is not above the cut-off
+        "b": Relative(torch.tensor([[0.8], [0.7]]), 0.5),
+    }
+    start = {"a": torch.zeros(3), "b": torch.ones(2, 1)}
+    trained = {"a": torch.tensor([3.0, 1.0, 2.0]), "b": torch.tensor([[1.0], [4.0]])}
+    # above: 3, 0 and 3; below: 1 and 2
+    expected = {"rms_above": math.sqrt(18 / 3), "rms_below": math.sqrt(5 / 2)}
+    assert moved_about(among, start, trained) == pytest.approx(expected)
+    assert moved_about({}, start, trained) == {"rms_above": 0.0, "rms_below": 0.0}
+
+
+def test_a_study_records_how_far_each_trial_moved(one_layer, classes):
+    """The slow way: entry by entry, from the trial's weights, α and the look-ahead's importance."""
+    learner = make_learner(one_layer, LA(thr=0.01), classes)
+    learner.learn(classes.tasks[0])
+    past, start = learner.method.state_dict()["alpha"], P.snapshot(learner.model)
+    ahead = {}
+    measured = quadratic.measured_ahead
+
+    def kept(*args):
+        ahead.update(found := measured(*args))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quadratic, "measured_ahead", kept)
+        lesson = learner.learn(classes.tasks[1])
+    for trial in lesson.trials:
+        weights = trial.params
+        known = {
+            name: value[: len(start[name])] if "head." in name else value for name, value in weights.items()
+        }
+        total = sum(
+            float(a) * float(now - before) ** 2
+            for name in start
+            for a, now, before in zip(
+                past[name].flatten(), known[name].flatten(), start[name].flatten(), strict=True
+            )
+        )
+        assert trial.evidence["moved"] == pytest.approx(total, rel=1e-4)
+        assert trial.summary()["moved"] == trial.evidence["moved"]
+        modulated = trial.choice.get("down") is not None
+        assert ("rms_above" in trial.evidence) is modulated
+        if modulated:
+            squares = []
+            for name, value in ahead.items():
+                if not name.startswith("head."):
+                    rho = past[name] / (past[name] + value + 1e-10)
+                    high = rho > 0.8 * rho.mean()
+                    squares += ((weights[name] - start[name])[high] ** 2).tolist()
+            assert trial.evidence["rms_above"] == pytest.approx(
+                math.sqrt(sum(squares) / len(squares)), rel=1e-4
+            )
+
+
+def test_in_everyday_use_nothing_is_measured_for_records(tiny_bert):
+    learner = taught(tiny_bert, "la", tasks=1)
+    task = STREAM.tasks[1]
+    lesson = learner.learn(task.train.texts, task.train.labels)
+    assert all(trial.evidence == {} for trial in lesson.trials)
