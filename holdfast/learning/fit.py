@@ -22,6 +22,7 @@ from holdfast.maths.params import Params
 from holdfast.methods.base import Training
 from holdfast.models import Classifier
 from holdfast.settings import Settings
+from holdfast.steps.squares import add_up_squares
 
 WINDOW = 6  # epochs over which the rise of accuracy is measured
 
@@ -42,6 +43,8 @@ class FitResult:
     history: list[dict[str, float]] = field(default_factory=list)
     carried: dict[str, Params] = field(default_factory=dict)
     """State that belongs to the final weights."""
+    squares: Params = field(default_factory=dict)
+    """Mean squared gradients over all steps, if asked for."""
 
 
 def fit(
@@ -54,13 +57,16 @@ def fit(
     seed: int,
     accelerator: Accelerator,
     aim: float | None = None,
+    squares: bool = False,
     deployed: Callable[[int], Params | None] = lambda epoch: None,
     on_epoch: Callable[[int, dict[str, float]], None] = lambda epoch, losses: None,
 ) -> FitResult:
     """Train until the validation task loss of the deployed weights stops falling; restore the best weights.
 
     There are at most `epochs` epochs, and training stops if a loss is not finite, or if the accuracy on
-    validation cannot reach `aim` any more. Epoch 0, the weights before
+    validation cannot reach `aim` any more. With `squares`, the mean squared gradients are kept.
+
+    Epoch 0, the weights before
     training, is a candidate. Any strictly lower loss is a new best, but only a gain above
     `min_delta` resets patience. Carried state is restored to the best epoch together with the weights.
     If there is nothing to train or to train on, the model does not change.
@@ -76,6 +82,7 @@ def fit(
     shuffle = torch.Generator().manual_seed(seed)
     runner = accelerator.prepare_model(model)
     optimizer = accelerator.prepare_optimizer(training.make_optimizer(weights, settings))
+    summed = add_up_squares(optimizer.optimizer, weights) if squares else {}
     steps = math.ceil(len(train) / settings.batch_size)
     warm_up = LambdaLR(optimizer.optimizer, lambda step: min(1.0, (step + 1) / steps))
 
@@ -123,6 +130,7 @@ def fit(
             result.rejected = True
             break
     P.restore(model, best.params)
+    result.squares = {name: value / result.batches for name, value in summed.items()}
     result.carried = best.carried
     model.train(was_training)
     accelerator.free_memory()  # otherwise it keeps every optimiser it has prepared

@@ -584,6 +584,8 @@ class Learner:
                 "seconds": time.perf_counter() - began,
             }
         if self.accelerator.is_main_process:
+            if result.squares:
+                tensors["squares"] = result.squares
             write_tensors(path, self._tensors() | tensors, to_json(meta), private=True)
         self.accelerator.wait_for_everyone()
 
@@ -600,6 +602,7 @@ class Learner:
                     seed=self.task_seed,
                     accelerator=self.accelerator,
                     aim=aim,
+                    squares=self.settings.plan == "stable" and self._aim is None,
                     deployed=lambda epoch: method.deployed(self, training, epoch),
                     on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
                 )
@@ -679,6 +682,14 @@ class Learner:
         if "lr" in self.fixed:
             return (self.method.lr,)
         return self.settings.sgd_rates if own or self.settings.optimizer == "sgd" else self.settings.rates
+
+    def predicted(self, weights: Params) -> float | None:
+        """Return the validation score with these weights; None if the head is not trained with them."""
+        if not self.model.head.trained:
+            return None
+        valid = self._task.valid
+        with P.using(self.model, weights):
+            return self.model.head.score(Taught(self.model.embed(valid.texts), valid.labels))
 
     def aim_at(self, score: float) -> None:
         """Stop further training runs of the task that cannot reach this validation accuracy any more."""

@@ -113,6 +113,46 @@ def merge(start: Params, ahead: Params, past: Params, new: Params, amount: float
     return merged
 
 
+def curvature(squares: Params, start: Params, ahead: Params) -> Params:
+    """Return h = √v/|θ_la - θ_{k-1}|, v the mean squared gradient on the way from θ_{k-1} to θ_la.
+
+    On a quadratic the gradient falls from h Δ to 0 on a way of length Δ. Infinity where nothing moved.
+    """
+    found = {}
+    for name, v in squares.items():
+        way = (ahead[name] - start[name]).abs()
+        found[name] = torch.where(way > 0, v.sqrt() / way, math.inf)
+    return found
+
+
+def balance(h: Params, weights: Params, start: Params, ahead: Params) -> float:
+    """Return λ at which the penalty at θ_la is what the task loss gains there: Σ h Δ² / Σ α' Δ²."""
+    gained = paid = 0.0
+    for name, bend in h.items():
+        if name in weights:
+            squares = (ahead[name] - start[name]).double().square()
+            gained += float(torch.where(squares > 0, bend * squares, 0.0).sum())
+            paid += float((weights[name] * squares).sum())
+    return gained / paid if paid else 0.0
+
+
+def held(start: Params, ahead: Params, weights: Params, h: Params, lam: float) -> Params:
+    """Return θ_la + c (θ_{k-1} - θ_la), c = λα'/(h + λα'): the minimum of a quadratic loss with the penalty.
+
+    At λ = ∞ every weight with α' > 0 is at θ_{k-1}.
+    """
+    found = {}
+    for name, there in ahead.items():
+        if name not in weights:
+            found[name] = there
+            continue
+        strength = lam * weights[name] if math.isfinite(lam) else weights[name]
+        bend = h[name] if math.isfinite(lam) else torch.zeros_like(there)
+        share = torch.where(strength > 0, strength / (bend + strength), 0.0)
+        found[name] = torch.lerp(there, start[name], share.to(there.dtype))
+    return found
+
+
 def normalised(params: Params) -> Params:
     """Min-max normalise all weights together: the smallest is 0, the largest 1; all are 0 if equal."""
     low = min((float(value.min()) for value in params.values() if value.numel()), default=0.0)

@@ -125,6 +125,9 @@ class LearnerView(Protocol):
         `own` is for a method with SGD-type steps of its own, whatever the run's optimiser.
         """
 
+    def predicted(self, weights: Params) -> float | None:
+        """Return the validation score with these weights; None if the head is not trained with them."""
+
     def aim_at(self, score: float) -> None:
         """Stop further training runs of the task that cannot reach this validation accuracy any more."""
 

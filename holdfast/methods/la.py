@@ -120,7 +120,12 @@ class LA(Method):
         """
         own = {name: getattr(self, name) for name in ("down", "up", "lam_max") if name in learner.fixed}
         ahead = {"down": 1.0, "up": 0.0} | own
-        found, target = yield from quadratic.stable_plan(self, learner, {"lam": 0.0}, ahead)
+
+        def weights(lr: float) -> Params:
+            importance = quadratic.measured_ahead(learner, task, self.estimator(), lr)
+            return self.modified_by(importance, lam=1.0, lam_max=1.0, up=0.0, down=1.0)
+
+        found, target = yield from quadratic.stable_plan(self, learner, {"lam": 0.0}, ahead, weights)
         lam = found.trial.choice["lam"]
         if not self.alpha or math.isinf(lam) or "lam" in learner.fixed:
             return found
@@ -149,16 +154,13 @@ class LA(Method):
         if self.modulates:
             assert self.down is not None
             ahead = quadratic.measured_ahead(learner, task, self.estimator(), self.lr)
-            alpha = modified(
-                self.alpha,
-                self.relative_to(ahead),
-                lam=self.lam,
-                lam_max=self.lam_max or self.lam,
-                up=self.up,
-                down=self.down,
-                strategy=self.strategy,
-            )
+            lam_max = self.lam_max or self.lam
+            alpha = self.modified_by(ahead, lam=self.lam, lam_max=lam_max, up=self.up, down=self.down)
         return quadratic.pulling(self, learner, {"penalty": Pull(learner.start, alpha, self.lam)})
+
+    def modified_by(self, ahead: Params, **factors: float) -> Params:
+        """Return α', given α_la, λ, λ_max, m and λ_down."""
+        return modified(self.alpha, self.relative_to(ahead), strategy=self.strategy, **factors)
 
     def relative_to(self, ahead: Params) -> dict[str, Relative]:
         """Return ρ and τ of every modulated tensor; by default the head is not modulated."""

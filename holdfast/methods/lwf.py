@@ -20,7 +20,7 @@ from holdfast.maths.losses import distillation
 from holdfast.maths.params import Params, eval_mode
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, Training
-from holdfast.methods.search import Choice, Decision, Hold, Trial
+from holdfast.methods.search import Choice, Decision, Hold, Target, Trial
 from holdfast.models import Output
 
 START = 10.0  # start of the search for λ: no importance sets a scale
@@ -86,7 +86,7 @@ def lwf_plan(method: LwF, learner: LearnerView, off: Choice) -> Plan:
     return Decision(found.trial, {"gold": gold.score, "flags": list(found.flags)})
 
 
-def _strengths(method: LwF, learner: LearnerView, gold: Trial) -> Hold | Choice:
+def _strengths(method: LwF, learner: LearnerView, gold: Trial, target: Target) -> Hold | Choice:
     def at(lam: float) -> Choice:
         return gold.choice | {"lam": float(lam)}
 

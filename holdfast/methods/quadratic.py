@@ -7,7 +7,7 @@ importance estimator.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
@@ -20,7 +20,7 @@ from holdfast.data.tasks import Task
 from holdfast.fields import to_json
 from holdfast.importance.estimators import EndedTraining, Estimator, Observer
 from holdfast.maths import params as P
-from holdfast.maths.equations import Pooling, pool, quadratic_penalty
+from holdfast.maths.equations import Pooling, balance, curvature, held, pool, quadratic_penalty
 from holdfast.maths.params import Params
 from holdfast.methods import knobs, search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Term, Training
@@ -185,21 +185,39 @@ def hold_plan(method: Holds, learner: LearnerView, off: Choice, rest: Choice | N
 
 
 def stable_plan(
-    method: Holds, learner: LearnerView, off: Choice, rest: Choice | None = None
+    method: Holds,
+    learner: LearnerView,
+    off: Choice,
+    rest: Choice | None = None,
+    weights: Callable[[float], Params] | None = None,
 ) -> Generator[Choice, Trial, tuple[Decision, Target]]:
     """Search as `plan=stable`; pulls are proximal steps unless their form is set.
 
-    In the loss, Adam lets weights jitter at any strength, and SGD diverges at a large one.
+    In the loss, Adam lets weights jitter at any strength, and SGD diverges at a large one. The search starts
+    where a quadratic model of the task loss predicts the edge. `weights` are those of the pull at a learning
+    rate, by default the plain importance.
     """
     form: Choice = {} if "penalty" in learner.fixed else {"penalty": "proximal"}
 
-    def hold(gold: Trial) -> Hold | Choice:
+    def hold(gold: Trial, target: Target) -> Hold | Choice:
         def at(lam: float) -> Choice:
             return gold.choice | form | {"lam": float(lam)} | (rest or {})
 
         if "lam" in learner.fixed:
             return at(method.lam)
-        return Hold(at, lam_points(method.alpha, gold)[FIRST], limit=at(math.inf))
+        alpha = weights(gold.choice["lr"]) if weights else method.alpha
+        trained = gold.read()
+        start, ahead = learner.start, trained["weights"]
+        h = curvature(trained.get("squares", {}), start, ahead)
+        level = balance(h, alpha, start, ahead)
+        if not level:  # nothing has moved that the past needs
+            return Hold(at, lam_points(method.alpha, gold)[FIRST], limit=at(math.inf))
+
+        def predicted(lam: float) -> float | None:
+            return learner.predicted(held(start, ahead, alpha, h, lam))
+
+        first, still = search.foreseen(level, predicted, target.least)
+        return Hold(at, first, limit=at(math.inf), limit_first=still)
 
     return (yield from search.stable(learner, method.thr, off, hold))
 

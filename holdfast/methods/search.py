@@ -310,6 +310,7 @@ FINE = 1.3  # factor to which a strength is refined
 WIDE = 4  # steps of FINE in the first jump; jumps double until the edge is between two trials
 FARTHEST = 24  # steps of FINE above the start beyond which the limit is tried instead
 DEEP = 120  # steps of FINE below the start at which the search gives up
+SEEN = 48  # steps of FINE around the start among which a prediction may choose
 RAISE = 4.0  # factor between two values of λ_up
 
 
@@ -365,6 +366,25 @@ def gentlest_rate(
     best = max(trial.score for trial in made)
     least = best - standard_error(best, sentences)
     return next(trial for trial in made if trial.score >= least), best
+
+
+def foreseen(start: float, predicted: Callable[[float], float | None], least: float) -> tuple[float, bool]:
+    """Return the strongest value around the start that is predicted to reach a score, and if the limit is.
+
+    No training is needed. Without predictions it is the start.
+    """
+    top = predicted(math.inf)
+    if top is None:
+        return start, False
+    low, high = -SEEN, SEEN
+    while high - low > 1:
+        middle = (low + high) // 2
+        score = predicted(start * FINE**middle)
+        if score is not None and score >= least:
+            low = middle
+        else:
+            high = middle
+    return start * FINE**low, top >= least
 
 
 def edge(
@@ -424,7 +444,7 @@ def _between(passed: int, failed: int, above: float, below: float, least: float)
 
 
 def stable(
-    learner: Searcher, thr: float | None, off: Choice, hold: Callable[[Trial], Hold | Choice]
+    learner: Searcher, thr: float | None, off: Choice, hold: Callable[[Trial, Target], Hold | Choice]
 ) -> Generator[Choice, Trial, tuple[Decision, Target]]:
     """Find the gentlest learning rate, then, if there is a past, the strongest hold that keeps thr of gold.
 
@@ -435,7 +455,7 @@ def stable(
     notes: dict[str, Any] = {"gold": best, "target": target.least, "flags": []}
     if not learner.tasks_seen:
         return Decision(gold, notes), target
-    strengths = hold(gold)
+    strengths = hold(gold, target)
     if not isinstance(strengths, Hold):
         return Decision((yield strengths), notes), target
     # Accuracy, which early rejection watches, may lie a little above macro-F1.

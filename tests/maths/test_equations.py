@@ -10,7 +10,10 @@ from torch import Tensor
 
 from holdfast.maths.equations import (
     Pooling,
+    balance,
+    curvature,
     cutoff,
+    held,
     lam_up,
     modulate,
     pool,
@@ -264,3 +267,51 @@ def test_reachable_by_slow_loop(scores: list[float], window: int, left: int) -> 
         if epoch < len(scores) - window:
             before = now
     assert found == pytest.approx(now + (now - before) * left / window)
+
+
+# ---- the quadratic model ------------------------------------------------------------------------------
+
+START = {"w": torch.tensor([0.0, 1.0, 2.0, 3.0])}
+THERE = {"w": torch.tensor([2.0, 1.0, 4.0, 1.0]), "new": torch.tensor([7.0])}
+SQUARES = {"w": torch.tensor([16.0, 9.0, 0.0, 4.0])}
+PULL = {"w": torch.tensor([1.0, 5.0, 3.0, 0.0])}
+
+
+def test_the_quadratic_model_by_hand() -> None:
+    h = curvature(SQUARES, START, THERE)
+    assert h["w"].tolist() == [2.0, math.inf, 0.0, 1.0]  # 4/2, 3/0, 0/2, 2/2
+    # Σ h Δ² = 2·4 + 0·4 + 1·4, Σ α' Δ² = 1·4 + 3·4
+    assert balance(h, PULL, START, THERE) == pytest.approx(12 / 16)
+    # c = 2/(2 + 2), 0 (its curvature is infinite, and it did not move), 6/6, 0
+    found = held(START, THERE, PULL, h, 2.0)
+    assert found["w"].tolist() == [1.0, 1.0, 2.0, 1.0]
+    assert found["new"].tolist() == [7.0], "what has no past is free"
+    assert torch.equal(held(START, THERE, PULL, h, 0.0)["w"], THERE["w"])
+    assert held(START, THERE, PULL, h, math.inf)["w"].tolist() == [0.0, 1.0, 2.0, 1.0]
+
+
+def test_nothing_that_moved_is_held() -> None:
+    assert balance({"w": torch.ones(4)}, {}, START, THERE) == 0.0
+    assert balance({"w": torch.ones(4)}, {"w": torch.zeros(4)}, START, THERE) == 0.0
+
+
+numbers = st.floats(0.01, 100)
+
+
+@given(st.lists(st.tuples(numbers, numbers, st.floats(-9, 9), st.floats(-9, 9)), min_size=1), numbers)
+def test_held_weights_minimise_the_quadratic(
+    rows: list[tuple[float, float, float, float]], lam: float
+) -> None:
+    """The slow way: no small step from it lowers ½ h (θ - θ_la)² + ½ λ α' (θ - θ_{k-1})²."""
+    h, weights, start, there = (
+        {"w": torch.tensor(column, dtype=torch.float64)} for column in zip(*rows, strict=True)
+    )
+    for (bend, weight, before, ahead), best in zip(
+        rows, held(start, there, weights, h, lam)["w"], strict=True
+    ):
+
+        def total(x: float, bend=bend, weight=weight, before=before, ahead=ahead) -> float:
+            return bend * (x - ahead) ** 2 + lam * weight * (x - before) ** 2
+
+        least = total(float(best))
+        assert all(total(float(best) + step) >= least - 1e-9 for step in (-0.01, 0.01))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from helpers.learners import make_learner
 from helpers.plans import Result, at, drive
 from helpers.toys import small
@@ -21,6 +22,7 @@ from holdfast.methods.search import (
     Hold,
     Target,
     edge,
+    foreseen,
     gentlest_rate,
     raised,
     stable,
@@ -150,20 +152,37 @@ def test_the_limit_of_trainings_counts_once_something_holds() -> None:
     assert found.value == tried[-1]
 
 
+@given(st.floats(-10, 10))
+def test_a_prediction_chooses_the_start_without_training(place: float) -> None:
+    true = math.exp(place)
+    start, still = foreseen(1.0, lambda lam: 0.9 if lam <= true else 0.1, 0.5)
+    assert start <= true < start * FINE * (1 + 1e-9)
+    assert not still
+
+
+def test_what_is_foreseen_at_the_ends() -> None:
+    assert foreseen(3.0, lambda lam: None, 0.5) == (3.0, False)
+    start, still = foreseen(1.0, lambda lam: 0.9, 0.5)
+    assert still
+    assert start == pytest.approx(FINE**47)
+    start, still = foreseen(1.0, lambda lam: 0.1, 0.5)
+    assert start == pytest.approx(FINE**-48)
+
+
 # ---- the whole search ---------------------------------------------------------------------------------
 
 
 def test_the_first_task_has_nothing_to_hold() -> None:
     learner = learner_of(96)
     learner.tasks_seen = 0
-    (decision, _), made = drive(stable(learner, None, {"lam": 0.0}, lambda gold: 1 / 0), lambda c: 0.8)
+    (decision, _), made = drive(stable(learner, None, {"lam": 0.0}, lambda *_: 1 / 0), lambda c: 0.8)
     assert [trial.choice["lr"] for trial in made] == [0.01, 0.1]
     assert decision.trial is made[0]
     assert decision.notes["gold"] == 0.8
 
 
 def test_a_strength_that_is_set_is_trained_once() -> None:
-    plan = stable(learner_of(96), None, {"lam": 0.0}, lambda gold: gold.choice | {"lam": 7.0})
+    plan = stable(learner_of(96), None, {"lam": 0.0}, lambda gold, _: gold.choice | {"lam": 7.0})
     (decision, _), made = drive(plan, lambda c: 0.8 if c["lam"] == 0 else 0.1)
     assert len(made) == 3
     assert decision.trial.choice == {"lr": 0.01, "lam": 7.0}
@@ -226,3 +245,31 @@ def test_la_falls_back_to_the_plain_lambda(one_layer, classes):
     assert decision.trial.choice["lam"] > 0
     assert decision.trial.choice["down"] is None
     assert decision.trial.score == 0.9
+
+
+def test_the_search_starts_where_the_quadratic_model_predicts_the_edge(one_layer, classes):
+    """The slow way: the merged weights of the first λ reach the target, those a step stronger do not."""
+    learner = make_learner(one_layer, METHODS["mas"](), classes, small(epochs=6, **STABLE))
+    learner.learn(classes.tasks[0])
+    task = classes.tasks[1]
+    learner.begin(task)
+    decision = learner._drive(task)
+    trials = list(learner._trials.values())
+    gold = next(trial for trial in trials if trial.choice["lam"] == 0)
+    first = next(trial.choice["lam"] for trial in trials if 0 < trial.choice["lam"] < math.inf)
+    start, there, squares = learner.start, gold.params, gold.read()["squares"]
+
+    def merged(lam):
+        weights = {}
+        for name, ahead in there.items():
+            way = (ahead - start[name]).abs()
+            pull = lam * learner.method.alpha[name]
+            share = torch.nan_to_num(pull / (squares[name].sqrt() / way + pull))
+            weights[name] = ahead + share * (start[name] - ahead)
+        return learner.predicted(weights)
+
+    least = decision.notes["target"]
+    scores = [merged(first), merged(first * FINE)]
+    assert scores[0] >= least or merged(first / FINE**40) < least
+    assert scores[1] < least or merged(first * FINE**40) >= least
+    assert all("squares" not in trial.read() for trial in trials if trial.choice["lam"] > 0)
