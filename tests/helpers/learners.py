@@ -57,6 +57,19 @@ def taught(tiny: str, method: str = "slda", tasks: int = 2, **options: Any) -> L
     return learner
 
 
+def scoring(learner: Learner, modulated: float, plain: float) -> Learner:
+    """Make every trial of a learner score one of two values, by whether Look-Ahead modifies its weights."""
+    trial = learner.trial
+
+    def scored(task: Any, choice: dict[str, Any]) -> Any:
+        made = trial(task, choice)
+        made.score = plain if choice.get("down") is None else modulated
+        return made
+
+    learner.trial = scored  # type: ignore[method-assign]
+    return learner
+
+
 # ---- snapshots and trainings ---------------------------------------------------------------------------
 
 

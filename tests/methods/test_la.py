@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance, naive_training
-from helpers.learners import STREAM, make_learner, taught
+from helpers.learners import STREAM, make_learner, scoring, taught
 from helpers.toys import small
 from helpers.watching import prepared, watch_measures, watch_trainings
 from helpers.weights import assert_same_bits, weights_of
@@ -211,15 +211,7 @@ def test_without_a_match_the_plain_lambda_is_the_result(one_layer, classes):
     learner = make_learner(one_layer, LA(thr=0.01), classes)
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
-    trial = learner.trial
-
-    def scored(task, choice):
-        made = trial(task, choice)
-        made.score = 0.494 if choice.get("down") is not None else 0.857
-        return made
-
-    learner.trial = scored
-    decision = learner._drive(classes.tasks[1])
+    decision = scoring(learner, modulated=0.494, plain=0.857)._drive(classes.tasks[1])
     assert decision.notes["matched"] is False
     assert decision.notes["plain"] == decision.trial.score == 0.857
     assert decision.trial.choice["down"] is None

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.learners import make_learner
+from helpers.learners import make_learner, scoring
 from helpers.plans import Result, at, drive
 from helpers.toys import small
 from helpers.weights import assert_same_bits, weights_of
@@ -233,15 +233,7 @@ def test_la_falls_back_to_the_plain_lambda(one_layer, classes):
     learner = make_learner(one_layer, METHODS["la"](), classes, small(**STABLE))
     learner.learn(classes.tasks[0])
     learner.begin(classes.tasks[1])
-    trial = learner.trial
-
-    def scored(task, choice):
-        made = trial(task, choice)
-        made.score = 0.2 if choice.get("down") is not None else 0.9
-        return made
-
-    learner.trial = scored
-    decision = learner._drive(classes.tasks[1])
+    decision = scoring(learner, modulated=0.2, plain=0.9)._drive(classes.tasks[1])
     assert decision.trial.choice["lam"] > 0
     assert decision.trial.choice["down"] is None
     assert decision.trial.score == 0.9
