@@ -106,3 +106,12 @@ def test_half(tiny_lm: str) -> None:
 def test_protection(tiny_lm: str) -> None:
     said = script("protection", "--json", "--model", tiny_lm, "--steps", "2", codes=(0, 1))
     assert json.loads(said)
+
+
+def test_search(one_layer: str) -> None:
+    words = ["--json", "--stream", "home", "--order", "home-1,home-2", "--model", one_layer]
+    said = script("search", *words, "--epochs", "1", "--most", "9")
+    found = json.loads(said)
+    assert found["printed"]["trainings"] == 9
+    assert not found["printed"]["ended"]
+    assert found["stable"]["trainings"] < 30
