@@ -95,6 +95,7 @@ def test_a_second_task_by_hand(tiny_bert_dry, name, options):
     else:  # the made-up past outweighs the new part: compare that alone
         share = 2 if name == "ewc" else 1
         assert_close({key: share * value - past[key] for key, value in method.alpha.items()}, new)
+    learner.begin(stream.tasks[1])
     P.restore(learner.model, walk.start)
     free = naive_walk(learner, past, 0.0)
     assert distance(free.end, walk.end) > 0.05 * LR, "the penalty must have an effect"

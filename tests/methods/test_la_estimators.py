@@ -75,6 +75,7 @@ def test_la_by_hand(tiny_bert_dry, importance, monkeypatch):
     assert_close(trainings[-1].pulls["penalty"].weights, alpha)
     assert distance(P.snapshot(learner.model), main.end) < 5e-3 * LR
     assert distance(main.end, there.end) > 0.02 * LR, "the penalty must have an effect"
+    learner.begin(task)
     own = naive_of(learner, importance, main)
     assert_close(method.alpha, {name: (past[name] + own[name]) / 2 for name in own})
     if importance in ("si", "rwalk"):
