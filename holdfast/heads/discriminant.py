@@ -25,9 +25,9 @@ LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)  # fractions of known sentences at which di
 
 def shrunk(covariance: Tensor, shrinkage: float) -> Tensor:
     """Return Σ_e = (1 - e) Σ + e (trace Σ / d) I."""
-    d = len(covariance)
-    identity = torch.eye(d, dtype=covariance.dtype)
-    return (1 - shrinkage) * covariance + shrinkage * covariance.trace() / d * identity
+    found = (1 - shrinkage) * covariance
+    found.diagonal().add_(shrinkage * covariance.trace() / len(covariance))
+    return found
 
 
 def oracle_shrinkage(covariance: Tensor, n: float) -> float:

@@ -173,32 +173,39 @@ class LiftedHead(SLDAHead):
     @override
     def _factor(self, option: Option) -> Tensor:
         if self._factored is None or self._factored[0] != option:
-            used = int(option[2])
-            spread = self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")[:used, :used]
-            self._factored = (option, factored(shrunk(spread, self.amount(option))))
+            self._factored = (option, factored(shrunk(self._covariance(option), self.amount(option))))
         return self._factored[1]
 
-    def held_out(self, data: Taught, option: Option) -> Scored:
-        """Return the scores of sentences that have not been learnt."""
-        weight, bias = self.solve(option)
-        return Scored(self._columns(data.features.double(), option) @ weight.T + bias, self.rows(data.labels))
+    def _covariance(self, option: Option) -> Tensor:
+        """Return Σ on the option's columns."""
+        used = int(option[2])
+        return self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")[:used, :used]
 
-    def without(self, data: Taught, option: Option) -> Scored:
-        """Return the scores of learnt sentences, each without itself in its mean and in the scatter.
+    def outside(
+        self, held: Taught, learnt: Taught, option: Option, precision: torch.dtype = torch.float64
+    ) -> Scored:
+        """Return the scores of held-out sentences, then of learnt ones, each as if it had not been learnt.
 
         Without a sentence of class k, u = x - μ_k from its mean, μ_k loses u/(n-1) and Σ_e loses β u uᵀ with
         β = (1-e) n / ((n-1)(N-K)); its inverse follows from Sherman and Morrison. N - K and the trace towards
-        which Σ is shrunk stay as they are.
+        which Σ is shrunk stay as they are. For held-out sentences β is 0, and μ_k loses nothing.
         """
-        rows, counts = self.rows(data.labels), self.past.counts
+        rows, counts = self.rows([*held.labels, *learnt.labels]), self.past.counts
+        features = torch.cat([held.features, learnt.features]).double()
         means = self.past.means()[:, : int(option[2])]
         middle = means[self.visible_rows()].mean(0)
-        both = torch.cat([means, self._columns(data.features.double(), option)]) - middle
-        white = torch.linalg.solve_triangular(self._factor(option), both.T, upper=False).T
+        both = (torch.cat([means, self._columns(features, option)]) - middle).to(precision)
+        if precision == torch.float64:
+            factor = self._factor(option)
+        else:
+            factor = factored(shrunk(self._covariance(option).to(precision), self.amount(option)))
+        white = torch.linalg.solve_triangular(factor, both.T, upper=False).T.double()
         m, w = white[: len(means)], white[len(means) :]
+        known = torch.arange(len(rows)) >= len(held.labels)
         n, q = counts[rows], w - m[rows]
-        gain = _gain(q, n, (1 - self.amount(option)) / max(self.free, 1.0))[:, None]
-        along = (q * w).sum(1, keepdim=True)
+        gain = torch.zeros_like(n)
+        gain[known] = _gain(q[known], n[known], (1 - self.amount(option)) / max(self.free, 1.0))
+        gain, along = gain[:, None], (q * w).sum(1, keepdim=True)
 
         def score(inner: Tensor, cross: Tensor, length: Tensor) -> Tensor:
             """Return μᵀAx - ½ μᵀAμ, A the inverse without the sentence, from products with Σ_e⁻¹."""
@@ -206,7 +213,8 @@ class LiftedHead(SLDAHead):
             return found
 
         scores = score(w @ m.T, q @ m.T, m.square().sum(1))
-        left = m[rows] - q / (n - 1)[:, None]
+        left = m[rows].clone()
+        left[known] -= q[known] / (n[known] - 1)[:, None]
         own = score(*((left * other).sum(1, keepdim=True) for other in (w, q, left)))
         return Scored(scores.scatter(1, rows[:, None], own) + self._prior(option), rows)
 
@@ -223,41 +231,39 @@ class LiftedHead(SLDAHead):
         """Count how many left-out sentences each option gets right, choose one, calibrate.
 
         The fittest option is chosen unless another is better by more than a standard error, the square root
-        of the number of errors.
+        of the number of errors. The count is made in single precision, which takes half the time.
         """
         visible = torch.tensor(self.visible_rows(), dtype=torch.long)
         valid = self._among(valid, self.past.counts > 0)
-        learnt = None if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
+        none = Taught(valid.features[:0], [])
+        learnt = none if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
         open_ = [option for option in self.options if option[2] <= self.past.width]
-        # A covariance of far more columns than sentences cannot win, and costs most.
-        open_ = [one for one in open_ if one[2] == self.width or self.free >= one[2] / 4]
-        open_.sort(key=self.fitness)  # the likely choice comes last, and its factor is still there
-        right = torch.zeros(1 + len(self.options), dtype=torch.float64)
-        outcomes: dict[Option, list[Scored]] = {}
-        for option in open_:
-            parts = [self.held_out(valid, option)] if len(valid.labels) else []
-            if learnt is not None and len(learnt.labels):
-                parts.append(self.without(learnt, option))
-            outcomes[option] = parts
-            if len(visible):
-                best = [visible[part.scores[:, visible].argmax(1)] == part.rows for part in parts]
-                right[1 + self.options.index(option)] = sum(float(found.sum()) for found in best)
-                right[0] = sum(len(found) for found in best)
-        for number, (step, kind, used) in enumerate(self.options, start=1):
-            if (step, kind, used) not in open_:  # not tried: neither for nor against it
-                right[number] = right[1 + self.options.index((step, kind, float(self.width)))]
-        self.evidence = self.evidence + right
-        count = {option: float(self.evidence[1 + self.options.index(option)]) for option in open_}
+        outcomes: dict[Option, Scored] = {}
+        if len(valid.labels) + len(learnt.labels):
+            # A covariance of far more columns than sentences cannot win, and costs most.
+            tried = [one for one in open_ if one[2] == self.width or self.free >= one[2] / 4]
+            outcomes = {one: self.outside(valid, learnt, one, torch.float32) for one in tried}
+            right = {
+                one: float((visible[found.scores[:, visible].argmax(1)] == found.rows).sum())
+                for one, found in outcomes.items()
+            }
+            n = len(valid.labels) + len(learnt.labels)
+            # What is not tried counts as its neighbour without random features: neither for nor against it.
+            counts = [right.get(one, right[(one[0], one[1], float(self.width))]) for one in self.options]
+            self.evidence = self.evidence + torch.tensor([n, *counts], dtype=torch.float64)
+        total, *every = self.evidence.tolist()
+        count = dict(zip(self.options, every, strict=True))
         fittest = max(open_, key=self.fitness)
-        best_ = max(open_, key=lambda option: (count[option], self.fitness(option)))
-        margin = math.sqrt(max(float(self.evidence[0]) - count[fittest], 0.0))
-        self.chosen = best_ if count[best_] - count[fittest] > margin else fittest
-        parts = outcomes[self.chosen]
+        best = max(open_, key=lambda one: (count[one], self.fitness(one)))
+        clear = count[best] - count[fittest] > math.sqrt(max(total - count[fittest], 0.0))
+        self.chosen = best if clear else fittest
         notes = {"shrinkage": self.amount(self.chosen), "columns": self.chosen[2]}
-        if parts:
-            notes |= self._quality(parts, visible)
-        self._calibrate(valid, learnt, parts)
-        return notes
+        if not outcomes:
+            self._renew()
+            return notes
+        found = outcomes.get(self.chosen) or self.outside(valid, learnt, self.chosen)
+        self._calibrate(valid, learnt, found)
+        return notes | self._quality(found, visible)
 
     def _among(self, data: Taught, there: Tensor) -> Taught:
         """Return the sentences whose labels are known and marked in `there`."""
@@ -265,30 +271,24 @@ class LiftedHead(SLDAHead):
         places = [i for i, label in enumerate(data.labels) if label in known]
         return Taught(data.features[places], [data.labels[i] for i in places])
 
-    def _quality(self, parts: list[Scored], visible: Tensor) -> dict[str, float]:
+    def _quality(self, found: Scored, visible: Tensor) -> dict[str, float]:
         """Return the macro-F1 of left-out sentences and the standard error of their accuracy."""
-        gold = torch.cat([part.rows for part in parts])
-        found = visible[torch.cat([part.scores[:, visible].argmax(1) for part in parts])]
-        share, n = float((found == gold).double().mean()), len(gold)
-        names = [[self.labels[row] for row in rows.tolist()] for rows in (gold, found)]
+        best = visible[found.scores[:, visible].argmax(1)]
+        share, n = float((found.rows == best).double().mean()), len(best)
+        names = [[self.labels[row] for row in rows.tolist()] for rows in (found.rows, best)]
         return {"left_out": macro_f1(*names), "left_out_error": math.sqrt(share * (1 - share) / n)}
 
     # ---- calibration --------------------------------------------------------------------------------------
 
-    def _calibrate(self, valid: Taught, learnt: Taught | None, parts: list[Scored]) -> None:
+    def _calibrate(self, valid: Taught, learnt: Taught, found: Scored) -> None:
         """Compare left-out sentences with drawn ones of the same labels, then renew the marks."""
-        if not self.drawable or not parts:
+        if not self.drawable:
             return self._renew()
         visible = self.visible_rows()
-        place = {row: i for i, row in enumerate(visible)}
-        far = [self.distances(valid.features)] if len(valid.labels) else []
-        if learnt is not None and len(learnt.labels):
-            far.append(self._distances(learnt.features, self.rows(learnt.labels)))
-        real = Seen(
-            torch.cat([part.scores for part in parts])[:, visible],
-            torch.tensor([place[int(row)] for part in parts for row in part.rows]),
-            torch.cat(far),
-        )
+        place = torch.zeros(len(self.labels), dtype=torch.long)
+        place[visible] = torch.arange(len(visible))
+        far = [self.distances(valid.features), self._distances(learnt.features, self.rows(learnt.labels))]
+        real = Seen(found.scores[:, visible], place[found.rows], torch.cat(far))
         drawn = self._drawn()
         like = drawn.of(torch.isin(drawn.gold, real.gold))
         n = len(real.gold)

@@ -381,30 +381,33 @@ def eight_bytes(parts: Tensor) -> Tensor:
 
 def packed(matrix: Tensor) -> Tensor:
     """Return the entries of a matrix on and above its diagonal, row by row."""
-    found: Tensor = matrix[_upper(*matrix.shape)]
-    return found
+    return torch.cat([row[i:] for i, row in enumerate(matrix)]) if len(matrix) else matrix.reshape(0)
 
 
 def unpacked(values: Tensor, rows: int, width: int) -> Tensor:
     """Return the upper triangular or trapezoidal matrix of these entries."""
     matrix = values.new_zeros(rows, width)
-    matrix[_upper(rows, width)] = values
+    for i, part in enumerate(torch.split(values, [width - i for i in range(rows)])):
+        matrix[i, i:] = part
     return matrix
 
 
 def square(triangle: Tensor, width: int) -> Tensor:
     """Return the symmetric matrix of a packed triangle."""
     upper = unpacked(triangle, width, width)
-    return upper + upper.triu(1).T
+    whole = upper + upper.T
+    whole.diagonal().mul_(0.5)
+    return whole
 
 
 def factored(matrix: Tensor) -> Tensor:
     """Return the Cholesky factor of a symmetric matrix; one that is nearly singular is regularised."""
     scale = matrix.diagonal().mean()
     for jitter in JITTERS:
-        found = torch.linalg.cholesky_ex(matrix + jitter * scale * torch.eye(len(matrix)).to(matrix))
+        some = matrix + jitter * scale * torch.eye(len(matrix)).to(matrix) if jitter else matrix
+        found = torch.linalg.cholesky_ex(some)
         factor: Tensor = found.L
-        if not found.info and torch.isfinite(factor).all():
+        if not found.info and torch.isfinite(factor.diagonal()).all():
             return factor
     raise HoldfastError(NO_SQUARES)
 
@@ -415,10 +418,6 @@ def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
         raise HoldfastError(NO_SQUARES)
     values, vectors = torch.linalg.eigh(matrix)
     return values, vectors
-
-
-def _upper(rows: int, width: int) -> Tensor:
-    return torch.ones(rows, width, dtype=torch.bool).triu()
 
 
 def _size(rows: int, width: int) -> int:

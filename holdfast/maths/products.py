@@ -15,5 +15,7 @@ def gram(rows: Tensor) -> Tensor:
     z = rows.detach().double().cpu().contiguous()
     if not z.numel():
         return torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64)
-    upper = torch.from_numpy(dsyrk(1.0, z.numpy().T))
-    return upper.triu() + upper.triu(1).T
+    half = torch.from_numpy(dsyrk(1.0, z.numpy().T))  # the other half is 0
+    whole = half + half.T
+    whole.diagonal().mul_(0.5)
+    return whole

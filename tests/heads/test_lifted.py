@@ -12,6 +12,8 @@ from holdfast.heads.calibration import Seen, set_scores, warmth
 from holdfast.heads.lifted import SCALE, spread_over, usual
 from holdfast.heads.sums import ClassSums
 
+NONE = Taught(torch.zeros(0, 6), [])
+
 
 def blobs(seed: int, each: int = 12, classes: int = 4, width: int = 6, apart: float = 3.0) -> Taught:
     """Return unit vectors of two layers around a centre for each class."""
@@ -76,7 +78,7 @@ def test_scores_are_those_of_slda_up_to_a_constant_per_sentence(columns):
     plain.take_in(Taught(lifted, data.labels))
     weight, bias = plain.solve(plain.chosen)
     expected = head.lift(new.features.double())[:, : int(columns)] @ weight.T + bias
-    found = head.held_out(new, option).scores
+    found = head.outside(new, NONE, option).scores
     difference = found - expected
     assert torch.allclose(difference, difference[:, :1].expand_as(difference), rtol=1e-5, atol=1e-6)
     head.chosen = option
@@ -102,8 +104,12 @@ def test_scores_without_a_sentence_are_those_of_sums_without_it(columns, step):
         spread = deviations.T @ deviations / free
         inverse = torch.linalg.inv((1 - e) * spread + e * trace / used * torch.eye(used).double())
         expected = [(m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) for m in own]
-        found = head.without(some(data, [i]), option).scores[0]
+        found = head.outside(NONE, some(data, [i]), option).scores[0]
         assert torch.allclose(found, torch.stack(expected), atol=1e-7), i
+        held = head.outside(some(data, [0]), some(data, [i]), option).scores
+        assert torch.allclose(held[1], found), "whatever else is scored"
+        single = head.outside(NONE, some(data, [i]), option, torch.float32).scores[0]
+        assert torch.allclose(single, found, rtol=1e-3, atol=1e-2)
 
 
 def test_scores_without_a_sentence_by_hand():
@@ -112,7 +118,7 @@ def test_scores_without_a_sentence_by_hand():
     data = Taught(torch.tensor([[0.0], [2.0], [10.0], [14.0]]), ["a", "a", "b", "b"])
     head.add(data.labels)
     head.take_in(data)
-    found = head.without(some(data, [3]), head.options[0]).scores[0]
+    found = head.outside(Taught(data.features[:0], []), some(data, [3]), head.options[0]).scores[0]
     # Means 1 and 10 about 6.5: (-5.5)(7.5) - 5.5²/2 and (3.5)(7.5) - 3.5²/2.
     assert found.tolist() == pytest.approx([-56.375, 20.125], rel=1e-4)
 
@@ -158,10 +164,10 @@ def test_any_order_and_any_merge_gives_the_same_head():
     merged = taught(parts[0], shrinkage=0.05)
     merged.merge(taught(parts[1], shrinkage=0.05))
     new, option = blobs(5), (0.0, 0.0, 15.0)
-    expected = whole.held_out(new, option).scores
+    expected = whole.outside(new, NONE, option).scores
     columns = [whole.labels.index(label) for label in halves.labels]
     for other in (halves, merged):
-        assert torch.allclose(other.held_out(new, option).scores, expected[:, columns], atol=1e-7)
+        assert torch.allclose(other.outside(new, NONE, option).scores, expected[:, columns], atol=1e-7)
 
 
 def test_exact_sums_forget_a_label_as_if_never_learnt():
