@@ -98,7 +98,7 @@ class Contest:
 
     def loop(self, batches: list[Batch], features) -> float:
         weights = P.trainable(self.model)
-        optimizer = self.training.make_optimizer(weights)
+        optimizer = self.training.make_optimizer(weights, self.learner.settings)
         started = time.perf_counter()
         for batch in batches:
             logits = self.model.head(self.model.dropout(features(batch)))

@@ -262,7 +262,7 @@ def lessons(model: str, place: Path, number: int = LESSONS, *, history: bool) ->
     root, rng = place / f"lessons {history}", random.Random(0)
     labels = [label for label, _ in dict.fromkeys((label, 0) for _, label in [*rows_of(0), *rows_of(1)])]
     spent, memory, sizes = [], [], []
-    taught(model, "slda", tasks=2).save(root)
+    taught(model, "auto", tasks=2).save(root)
     for lesson in range(number):
         rows = [
             (f"{rng.choice(KEYWORDS[label])} {rng.choice(KEYWORDS[label])}", label) for label in labels * 6

@@ -8,6 +8,7 @@ columns. Left-out sentences of every lesson choose how many columns are used and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy
@@ -30,7 +31,8 @@ from holdfast.maths.products import gram
 SCALE = 4.0  # weight of z beside the random features; the discriminant on z alone does not depend on it
 SHARE = 1.5  # random features for each column of z, if there is room
 MOST = 256  # sentences of a lesson that are left out in turn
-FADE = 0.7  # what a lesson leaves of the weight of earlier ones in the calibration
+FADE = 0.7  # what MOST sentences leave of the weight of earlier ones in the calibration
+FEW = 20  # sentences from which a lesson calibrates
 DRAWS = 1000  # sentences drawn from the class Gaussians to calibrate
 STEPS = (-1.0, 0.0, 1.0)  # powers of ten by which the shrinkage may differ from `usual`
 PLAIN, RICH = (
@@ -82,6 +84,7 @@ class LiftedHead(SLDAHead):
             width, seed=seed, lifted=width + random, shrinkage=shrinkage, weighting=weighting, scatter=scatter
         )
         self.normalised, self.shrinkage = normalised, shrinkage
+        self.whole = self.past.width
         self.scale = SCALE if random else 1.0
         kinds = list(dict.fromkeys(option[1] for option in self.options))
         steps = STEPS if shrinkage is None else (0.0,)
@@ -204,7 +207,9 @@ class LiftedHead(SLDAHead):
         known = torch.arange(len(rows)) >= len(held.labels)
         n, q = counts[rows], w - m[rows]
         gain = torch.zeros_like(n)
-        gain[known] = _gain(q[known], n[known], (1 - self.amount(option)) / max(self.free, 1.0))
+        balanced = WEIGHTINGS[int(option[1])] == "covariance"  # Σ is the mean of the classes' own
+        over = n[known] * len(self.visible_rows()) if balanced else max(self.free, 1.0)
+        gain[known] = _gain(q[known], n[known], (1 - self.amount(option)) / over)
         gain, along = gain[:, None], (q * w).sum(1, keepdim=True)
 
         def score(inner: Tensor, cross: Tensor, length: Tensor) -> Tensor:
@@ -237,7 +242,7 @@ class LiftedHead(SLDAHead):
         valid = self._among(valid, self.past.counts > 0)
         none = Taught(valid.features[:0], [])
         learnt = none if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
-        open_ = [option for option in self.options if option[2] <= self.past.width]
+        open_ = self.options[: self._open()]
         outcomes: dict[Option, Scored] = {}
         if len(valid.labels) + len(learnt.labels):
             # A covariance of far more columns than sentences cannot win, and costs most.
@@ -292,7 +297,9 @@ class LiftedHead(SLDAHead):
         drawn = self._drawn()
         like = drawn.of(torch.isin(drawn.gold, real.gold))
         n = len(real.gold)
-        self.offsets = FADE * self.offsets
+        if n < FEW:  # the quantiles of a handful of sentences would be noise
+            return self._renew(drawn)
+        self.offsets = FADE ** (n / MOST) * self.offsets
         self.offsets[0] += n
         self.offsets[1] += n * (calibration.warmth(real) - calibration.warmth(like))
         warmth = calibration.warmth(drawn) + float(self.offsets[1] / self.offsets[0])
@@ -306,9 +313,9 @@ class LiftedHead(SLDAHead):
             drawn = drawn or self._drawn()
             mean = self.offsets[1:] / self.offsets[0].clamp(min=1)
             warmth = calibration.warmth(drawn) + float(mean[0])
-            found = torch.cat([mean.new_tensor([0.0]), calibration.measured(drawn, warmth) + mean[1:]])
-            found[0] = math.exp(warmth)
-            self.marks = found
+            found = calibration.measured(drawn, warmth) + mean[1:]
+            far, sets = (part.cummax(0).values for part in found.chunk(2))
+            self.marks = torch.cat([mean.new_tensor([math.exp(warmth)]), far, sets.clamp(0, 1)])
 
     @property
     def drawable(self) -> bool:
@@ -384,6 +391,9 @@ class LiftedHead(SLDAHead):
             apart = self.past.means()[:, last] - self.past.sums[:, last].sum(0) / counts.sum()
             between = gram(apart * counts.sqrt()[:, None])
             total = (self.past.within()[last, last] + between) / counts.sum()
+            size = self.past.means()[:, last].square().sum(1) @ counts / counts.sum()
+            if float(total.trace()) <= 1e-12 * float(size):  # rounding errors of equal sentences
+                total = torch.eye(len(total), dtype=total.dtype)
             self._far = (factored(shrunk(spread, FAR)), factored(shrunk(total, FAR)))
         return self._far
 
@@ -415,6 +425,36 @@ class LiftedHead(SLDAHead):
         return {**self.past.state(), "chosen": chosen, **own}
 
     @override
+    def become(self, labels: Sequence[str], seen: Sequence[str]) -> None:
+        self.past = ClassSums(self.whole, self.past.scatter)
+        super().become(labels, seen)
+
+    @override
+    def misfit(self, statistics: Params) -> str:
+        """Once the encoder has moved the sums are those of z alone."""
+        own, sums = self.past, statistics.get("sums")
+        if sums is not None and sums.dim() == 2 and sums.shape[1] == self.width:
+            self.past = ClassSums(self.width, own.scatter)
+            self.past.grow(len(self.labels))
+        try:
+            if wrong := super().misfit(statistics):
+                return wrong
+            if tuple(statistics["chosen"].tolist()) not in self.options[: self._open()]:
+                return "chosen"
+        finally:
+            self.past = own
+        evidence, offsets, marks = (statistics[name] for name in ("evidence", "offsets", "marks"))
+        if len(evidence) != len(self.evidence) or (evidence < 0).any():
+            return "evidence"
+        if offsets[0] < 0 or offsets[1].abs() > 20 * offsets[0]:
+            return "offsets"
+        return "marks" if marks[0] < 0 else ""
+
+    def _open(self) -> int:
+        """Return how many of the options fit the width of the sums."""
+        return sum(option[2] <= self.past.width for option in self.options)
+
+    @override
     def load_statistics(self, statistics: Params) -> None:
         if statistics["sums"].shape[1] != self.past.width:
             self.past = ClassSums(statistics["sums"].shape[1], self.past.scatter)
@@ -434,6 +474,8 @@ class LiftedHead(SLDAHead):
     @override
     def merge(self, other: SLDAHead) -> None:
         assert isinstance(other, LiftedHead)
+        if self.options != other.options or self.shrinkage != other.shrinkage:
+            raise HoldfastError("learners with different shrinkage or weighting cannot be merged")
         self.add(other.labels)
         self.teach(other.seen)
         self.past.merge(other.past, self.rows(other.labels).tolist())
@@ -447,7 +489,7 @@ class LiftedHead(SLDAHead):
         self._far = None
 
 
-def _gain(q: Tensor, n: Tensor, share: float) -> Tensor:
+def _gain(q: Tensor, n: Tensor, share: Tensor | float) -> Tensor:
     """Return β / (1 - β |q|²) for vectors q from their mean, β = share · n/(n-1)."""
     beta = share * n / (n - 1)
     return beta / (1 - beta * q.square().sum(1))

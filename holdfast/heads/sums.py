@@ -124,9 +124,17 @@ class ClassSums:
     def remove(self, row: int) -> None:
         """Remove a class: completely with one scatter per class; a pooled S keeps its share."""
         kept = [i for i in range(len(self.counts)) if i != row]
-        own = self.scatter == "per-class"
-        scatters = [self._scatter(i) for i in kept] if own else self._scatters
-        self._replace(self.counts[kept], self.sums[kept], scatters)
+        counts, sums = self.counts[kept], self.sums[kept]
+        if self.scatter == "per-class":
+            scatters = [self._scatter(i) for i in kept]
+        elif kept:
+            # The covariance around the class means stays as it is; the mean of the class leaves S.
+            before, after = (max(float(n.sum()) - int((n > 0).sum()), 1.0) for n in (self.counts, counts))
+            scaled = sums / counts.clamp(min=1).sqrt()[:, None]
+            scatters = [packed(self.within() * (after / before) + gram(scaled))]
+        else:
+            scatters = [torch.zeros_like(self._scatters[0])]
+        self._replace(counts, sums, scatters)
 
     def carry(self, move: Tensor) -> None:
         """Move the sums with the features, z -> z (I + T): s_k (I + T), R_k (I + T), (I + T)ᵀ S_k (I + T)."""

@@ -320,8 +320,8 @@ class Learner:
     def far_out(self, features: Tensor, reject: float) -> list[bool]:
         """Return the same as `is_unknown` for sentence vectors."""
         self._rows()
-        head = self.model.head
-        found: list[bool] = (head.distances(features) > head.threshold(reject)).tolist()
+        head, limit = self.model.head, self.model.head.threshold(reject)
+        found: list[bool] = (head.distances(features) > limit).tolist()
         return found
 
     @torch.no_grad()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 import secrets
 from dataclasses import asdict, dataclass, field
@@ -310,8 +311,9 @@ def _renamed(method: str, hparams: dict[str, Any], fixed: list[str]) -> tuple[di
         return hparams, fixed
     kept = {name: value for name, value in hparams.items() if name != "seconds"}
     seconds = hparams.get("seconds")
-    if isinstance(seconds, int | float) and seconds != USUAL_SECONDS:
-        kept["sentences"] = int(min(SENTENCES_A_SECOND * seconds, 2**31))
+    own = seconds != USUAL_SECONDS or "seconds" in fixed
+    if own and isinstance(seconds, int | float) and math.isfinite(seconds):
+        kept["sentences"] = int(min(SENTENCES_A_SECOND * abs(seconds), 2**31))
     as_it_was = {"layers": 1, "normalise": False, "columns": 0}
     return kept | as_it_was, ["sentences" if name == "seconds" else name for name in fixed]
 

@@ -267,3 +267,100 @@ def test_left_out_sentences_are_spread_and_do_not_depend_on_their_order():
 
 def test_the_number_of_measures_is_that_of_the_marks():
     assert len(taught(blobs(0)).marks) == calibration.MEASURES == 1 + 2 * len(calibration.LEVELS)
+
+
+# ---- what an attack found -----------------------------------------------------------------------------
+
+
+def test_a_head_whose_encoder_moved_fits_a_new_head():
+    head, other = taught(blobs(0)), taught(blobs(3))
+    head.carry(torch.zeros(6, 6))
+    assert other.misfit(head.statistics()) == ""
+    assert other.rich, "checking changes nothing"
+    other.load_statistics(head.statistics())
+    other.become(head.labels, head.seen)
+    assert other.rich, "a reset head is as wide as it was made"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("chosen", [0.0, 0.0, 3.0]),
+        ("chosen", [0.0, 7.0, 6.0]),
+        ("chosen", [500.0, 0.0, 6.0]),
+        ("evidence", [1.0]),
+        ("evidence", [-1.0] * 7),
+        ("marks", [-1.0] + [0.0] * 22),
+        ("offsets", [1.0, 1e6] + [0.0] * 22),
+    ],
+)
+def test_values_that_no_lesson_leaves_are_refused(name, value):
+    head = taught(blobs(0))
+    statistics = head.statistics() | {name: torch.tensor(value, dtype=torch.float64)}
+    assert head.misfit(statistics) == name
+    assert head.misfit(head.statistics()) == ""
+
+
+def test_heads_with_other_options_are_not_merged():
+    head, other = taught(blobs(0)), taught(blobs(1), shrinkage=0.1)
+    counts = head.past.counts.clone()
+    with pytest.raises(HoldfastError, match="cannot be merged"):
+        head.merge(other)
+    assert torch.equal(head.past.counts, counts)
+
+
+def test_forgetting_leaves_the_pooled_covariance_as_it_is():
+    head = taught(blobs(0, each=20))
+    before = head.past.covariance()
+    for gone in ("class 1", "class 3"):
+        head.forget(gone)
+    assert torch.allclose(head.past.covariance(), before, atol=1e-9)
+    assert head.labels == ["class 0", "class 2"]
+    head.forget("class 0")
+    head.forget("class 2")
+    assert not head.visible_rows()
+
+
+def test_a_handful_of_sentences_does_not_calibrate():
+    head = taught(blobs(0, each=40))
+    offsets = head.offsets.clone()
+    few = some(blobs(2), [0, 20, 40])
+    head.take_in(few)
+    head.settle(NONE, few)
+    assert torch.equal(head.offsets, offsets)
+
+
+def test_equal_sentences_under_two_labels_are_learnt():
+    data = Taught(blobs(0).features[:1].repeat(6, 1), ["a", "b"] * 3)
+    head = taught(data)
+    assert torch.isfinite(head(data.features)).all()
+    assert torch.isfinite(head.distances(blobs(1).features)).all()
+
+
+def test_thresholds_rise_with_what_they_keep():
+    for data in (blobs(0, each=2), blobs(0, each=40), some(blobs(0), [0, 12, 13])):
+        marks = taught(data).marks[1:]
+        assert all((part.diff() >= 0).all() for part in marks.chunk(2))
+
+
+def test_scores_without_a_sentence_under_class_covariances_of_equal_weight():
+    data = some(blobs(0, each=20), [*range(20), *range(20, 24), *range(40, 44), *range(60, 66)])
+    head = taught(data, scatter="per-class", weighting="covariance", shrinkage=0.1)
+    x, rows, option = data.features.double(), head.rows(data.labels), head.options[0]
+    sizes = head.past.counts
+    for i in (0, 21, 30):
+        rest = torch.arange(len(x)) != i
+        own = torch.stack([x[rest & (rows == k)].mean(0) for k in range(4)])
+        whole = torch.stack([x[rows == k].mean(0) for k in range(4)])
+        spread = torch.zeros(6, 6).double()
+        for k in range(4):
+            deviations = (x - own[rows])[rest & (rows == k)]
+            spread += deviations.T @ deviations / (4 * sizes[k])
+        trace = sum(
+            float((x - whole[rows])[rows == k].square().sum()) / (4 * float(sizes[k])) for k in range(4)
+        )
+        inverse = torch.linalg.inv(0.9 * spread + 0.1 * trace / 6 * torch.eye(6).double())
+        middle = whole.mean(0)
+        expected = [(m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) for m in own]
+        found = head.outside(NONE, some(data, [i]), option).scores[0]
+        assert torch.allclose(found, torch.stack(expected), atol=1e-6), i

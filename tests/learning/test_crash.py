@@ -42,7 +42,7 @@ def learning(mine: Path, source: str, announce: int) -> None:
 
     Store.commit = announced
     files.os.fsync, files.os.replace = slowly(os.fsync), slowly(os.replace)
-    everyday.learn(mine, source)
+    everyday.learn(mine, source, again=True)
 
 
 def child(mine: Path, source: str) -> tuple[int, int]:
