@@ -78,7 +78,7 @@ def unpacked(path: Path, data: bytes, device: torch.device | str = "cpu") -> tup
     if header["format"] > 1 and header["sha256"] != hash_of(about, flat):
         raise unreadable(path, "its content has changed since it was written")
     tensors: dict[str, Params] = {group: {} for group in header["groups"]}
-    for name, tensor in flat.items():
+    for name, tensor in sorted(flat.items()):  # safetensors returns them in any order
         group, _, rest = name.partition("/")
         if group not in tensors:
             raise unreadable(path, f"the tensor {name!r} belongs to no group")
