@@ -177,6 +177,7 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
     trial = lesson.decision.trial
     assert trial.fit["best_epoch"] > 0
     there = trial.params
+    learner.begin(classes.tasks[1])
     ahead = measured_at(learner, importance, there, trial.read()["trace"])
     merged = P.snapshot(learner.model)
     shares = []
