@@ -158,10 +158,12 @@ def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, i
 # ---- the merge ----------------------------------------------------------------------------------------
 
 
-def measured_at(learner: Learner, importance: str, params: P.Params, trace: P.Params) -> P.Params:
+def measured_at(
+    learner: Learner, importance: str, start: P.Params, params: P.Params, trace: P.Params
+) -> P.Params:
     with P.using(learner.model, params):
         size = learner.settings.batch_size
-        over = EndedTraining(learner.model, learner.train, learner.start, trace, size, learner.task_seed)
+        over = EndedTraining(learner.model, learner.train, start, trace, size, learner.task_seed)
         return ESTIMATORS[importance]().finish(over)
 
 
@@ -173,12 +175,14 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
     learner.learn(classes.tasks[0])
     old = P.snapshot(learner.model)
     past = method.state_dict()["alpha"]
+    learner.begin(classes.tasks[1])
+    start = learner.start
     lesson = learner.learn(classes.tasks[1])
     trial = lesson.decision.trial
     assert trial.fit["best_epoch"] > 0
     there = trial.params
     learner.begin(classes.tasks[1])
-    ahead = measured_at(learner, importance, there, trial.read()["trace"])
+    ahead = measured_at(learner, importance, start, there, trial.read()["trace"])
     merged = P.snapshot(learner.model)
     shares = []
     for name, new in there.items():
@@ -199,7 +203,7 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
             assert len(new) == 4
             assert torch.equal(merged[name][2:], new[2:]), "rows of new labels come from the look-ahead"
     assert 0.05 * merge < sum(shares) / len(shares) < 0.95 * merge, "both sides must have an effect"
-    own = measured_at(learner, importance, merged, trial.read()["trace"])
+    own = measured_at(learner, importance, start, merged, trial.read()["trace"])
     for name, value in method.alpha.items():
         padded = torch.zeros_like(value)
         padded[: len(past[name])] = past[name]
