@@ -50,7 +50,7 @@ assert torch.equal(*every), "the weights are equal in both processes"
 start = torch.cat([weight.detach().flatten() for weight in llama().parameters()])
 assert not torch.equal(flat, start)
 print("passed", flush=True)
-dist.destroy_process_group()
+os._exit(0)  # threads of gloo sometimes abort a process that ends in the usual way
 """
 
 SHARDS = """
@@ -123,7 +123,7 @@ try:
 except HoldfastError as error:
     assert "sharded" in str(error)
 print("passed", flush=True)
-dist.destroy_process_group()
+os._exit(0)  # threads of gloo sometimes abort a process that ends in the usual way
 """
 
 
@@ -152,6 +152,7 @@ trainer = Trainer(
 trainer.train()
 flat = torch.cat([weight.detach().flatten() for weight in model.parameters()])
 print("weights", flat.double().norm().item(), flat.double().sum().item(), flat.abs().max().item(), flush=True)
+os._exit(0)  # threads of gloo sometimes abort a process that ends in the usual way
 """
 
 
