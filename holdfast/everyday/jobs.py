@@ -88,6 +88,9 @@ def learn(
             shutil.rmtree(path / ".trials", ignore_errors=True)
             learner.write_card(path, learner.card())
             return Learnt(learner, None, done, [], [])
+        if not again and any(entry.get("id") == mark for entry in learner.history):
+            rows = [row for row in rows if row.label not in learner.classes_]
+            learner.progress.note("note: only the rows of labels that were forgotten since are learnt again")
         for oddity in oddities(rows, learner.classes_):
             learner.progress.note(f"note: {oddity}")
         if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):

@@ -168,9 +168,16 @@ def test_rows_of_a_label_that_was_forgotten_count_again(mine: Path, tmp_path: Pa
     more = table(tmp_path / "more.csv", rows_of(2))
     assert call("learn", str(mine), more, "--budget", "0") == 0
     label = rows_of(2)[0][1]
+
+    def counts() -> dict[str, float]:
+        head = Learner.load(mine).model.head
+        return dict(zip(head.labels, head.past.counts.tolist(), strict=True))
+
+    before = counts()
     assert call("forget-label", str(mine), label) == 0
     assert call("learn", str(mine), more, "--budget", "0") == 0
     assert label in Learner.load(mine).classes_
+    assert counts() == before, "the other label's rows are not counted twice"
 
 
 def test_rows_that_a_rollback_undid_count_again(mine: Path, tmp_path: Path) -> None:
