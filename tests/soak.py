@@ -51,6 +51,7 @@ from holdfast.storage.tensors import write_tensors
 HANG = 10  # seconds
 THREADS, PREDICTIONS, COMMITS = 8, 2000, 20
 LESSONS = 300
+FILLING = 6  # lessons before the first that is measured
 GROWTH = ("time", "memory", "state")
 
 
@@ -254,16 +255,18 @@ def threads(model: str, place: Path, predictions: int = PREDICTIONS) -> dict[str
 # ---- many lessons -------------------------------------------------------------------------------------
 
 
-def lessons(model: str, place: Path, number: int = LESSONS, *, history: bool) -> dict[str, float]:
+def lessons(
+    model: str, place: Path, number: int = LESSONS, *, history: bool, method: str = "auto"
+) -> dict[str, float]:
     """Teach and commit many lessons; return last fifty over first fifty: time, memory, size of the state.
 
     The history has an entry per lesson. Without `history`, only the last is kept.
     """
-    root, rng = place / f"lessons {history}", random.Random(0)
+    root, rng = place / f"lessons {history} {method}", random.Random(0)
     labels = [label for label, _ in dict.fromkeys((label, 0) for _, label in [*rows_of(0), *rows_of(1)])]
     spent, memory, sizes = [], [], []
-    taught(model, "auto", tasks=2).save(root)
-    for lesson in range(number):
+    taught(model, method, tasks=2).save(root)
+    for lesson in range(-FILLING, number):
         rows = [
             (f"{rng.choice(KEYWORDS[label])} {rng.choice(KEYWORDS[label])}", label) for label in labels * 6
         ]
@@ -272,6 +275,8 @@ def lessons(model: str, place: Path, number: int = LESSONS, *, history: bool) ->
         learner.history = learner.history if history else learner.history[-1:]
         learner.learn([text for text, _ in rows], [label for _, label in rows], f"lesson {lesson}")
         learner.save(root)
+        if lesson < 0:  # the scatter of a label grows until it has as many sentences as columns
+            continue
         spent.append(time.process_time() - began)
         size = (Store(root).path(Store(root).current or 0) / "state.safetensors").stat().st_size
         sizes.append(float(size))

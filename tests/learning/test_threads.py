@@ -84,8 +84,9 @@ def test_threads_beside_a_process_that_commits(one_layer: str, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_lessons_do_not_make_a_state_grow(one_layer: str, tmp_path: Path) -> None:
-    assert soak.lessons(one_layer, tmp_path, 30, history=True)["state"] == 1.0
+@pytest.mark.parametrize("method", ["auto", "slda"])
+def test_lessons_do_not_make_a_state_grow(one_layer: str, tmp_path: Path, method: str) -> None:
+    assert soak.lessons(one_layer, tmp_path, 30, history=True, method=method)["state"] == 1.0
 
 
 @pytest.mark.slow
