@@ -1,6 +1,10 @@
-"""Progress of long work. The base class ignores every event; the command line shows them."""
+"""Progress of long work. The base class logs notes and ignores other events; the command line shows them."""
 
 from __future__ import annotations
+
+import logging
+
+LOGGER = logging.getLogger("holdfast")
 
 
 class Progress:
@@ -28,4 +32,5 @@ class Progress:
         """Called after a task with the test scores of all tasks so far; for logs, never for decisions."""
 
     def note(self, text: str) -> None:
-        """Called with a message for the user."""
+        """Called with a message for the user; the base class logs it."""
+        LOGGER.info(text)

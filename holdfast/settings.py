@@ -30,9 +30,15 @@ class TrainingSettings:
     adapter: Literal["houlsby", "lacl"] = setting(
         "houlsby", "adapter: Houlsby's bottleneck or the authors' wide one"
     )
+    adapt_layers: int | None = setting(
+        None, "number of top layers with adapters; those below are computed once per sentence", least=1
+    )
     vector: Literal["mean", "cls", "pooler"] = setting("mean", "sentence vector")
     max_length: int = setting(128, "maximum number of tokens read per sentence", least=3)
     class_weights: Literal["task", "paper", "none"] = setting("task", "domain-incremental class weights")
+    relaxation: float = setting(
+        1.0, "prior of an earlier label in the balanced softmax, where one of the task has its count", above=0
+    )
     batch_size: int = setting(32, "sentences per optimiser step", least=1)
     epochs: int = setting(50, "maximum number of epochs per training", least=1)
     patience: int = setting(5, "epochs without a gain above min_delta before training stops", least=1)

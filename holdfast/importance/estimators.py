@@ -21,7 +21,7 @@ from holdfast.importance import per_sample
 from holdfast.importance.per_sample import Convention, FisherLabels, Norm
 from holdfast.maths.equations import normalised
 from holdfast.maths.params import Params, precise, trainable
-from holdfast.models import Classifier
+from holdfast.models import Network
 
 EstimatorName = Literal["mas", "fisher", "si", "rwalk"]
 Trace = Params  # "what/weight name" -> tensor
@@ -32,7 +32,7 @@ Extra = Callable[[str, Tensor], Tensor | float]
 class EndedTraining:
     """A finished training run: its start weights, the model at its end, the trace recorded on the way."""
 
-    model: Classifier
+    model: Network
     data: Examples
     start: Params
     trace: Trace
@@ -43,7 +43,7 @@ class EndedTraining:
 class Estimator:
     """An importance estimator. By default it observes nothing and measures in one pass over the data."""
 
-    def passes(self, model: Classifier) -> int:
+    def passes(self, model: Network) -> int:
         """Return the number of passes over the data, forward and backward, that `finish` makes."""
         return 1
 
@@ -83,7 +83,7 @@ class FisherEstimator(Estimator):
     labels: FisherLabels = "true"
 
     @override
-    def passes(self, model: Classifier) -> int:
+    def passes(self, model: Network) -> int:
         """Return one pass, or one per label for the expectation over labels."""
         return len(model.head.visible_rows()) if self.labels == "expected" else 1
 
@@ -98,7 +98,7 @@ class Observer(Estimator):
     """An estimator that observes every step: the gradient of the task loss, and the actual displacement."""
 
     @override
-    def passes(self, model: Classifier) -> int:
+    def passes(self, model: Network) -> int:
         """Return 0: the training itself was the measurement."""
         return 0
 

@@ -22,7 +22,7 @@ from holdfast.data.batches import Batch, Examples
 from holdfast.fields import check_word
 from holdfast.maths.losses import IGNORED
 from holdfast.maths.params import Params, eval_mode, trainable
-from holdfast.models import Classifier, Output
+from holdfast.models import Network, Output
 
 Convention = Literal["per-sample", "lacl"]
 Norm = Literal["squared", "l2"]
@@ -32,7 +32,7 @@ LACL_CHUNK = 20
 
 
 def mas(
-    model: Classifier,
+    model: Network,
     data: Examples,
     *,
     convention: Convention = "per-sample",
@@ -61,7 +61,7 @@ def mas(
 
 
 def fisher(
-    model: Classifier, data: Examples, *, labels: FisherLabels = "true", batch_size: int = 32, seed: int = 0
+    model: Network, data: Examples, *, labels: FisherLabels = "true", batch_size: int = 32, seed: int = 0
 ) -> Params:
     """Return F_j = (1/n) Σ_i E_y (∂ log p(y|x_i) / ∂θ_j)² over visible labels (Kirkpatrick et al. 2017).
 
@@ -96,7 +96,7 @@ def fisher(
 
 
 def perturbation(
-    model: Classifier,
+    model: Network,
     data: Examples,
     *,
     shift: float,
@@ -140,7 +140,7 @@ def _shifted(weight: nn.Parameter, shift: float) -> Iterator[None]:
             weight.copy_(own)
 
 
-def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -> Params:
+def mean_gradients(model: Network, data: Examples, *, batch_size: int = 32) -> Params:
     """Return the gradient of the task loss at the current weights, by one pass in eval mode."""
     weights = trainable(model)
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
@@ -154,7 +154,7 @@ def mean_gradients(model: Classifier, data: Examples, *, batch_size: int = 32) -
     return {name: sums[name].to(weight.dtype) for name, weight in weights.items()}
 
 
-def _gradients(model: Classifier, batch: Batch, weights: Sequence[nn.Parameter]) -> list[Tensor | None]:
+def _gradients(model: Network, batch: Batch, weights: Sequence[nn.Parameter]) -> list[Tensor | None]:
     """Return the gradient of the batch's task loss, the same on all processes."""
     loss = model(batch.to(weights[0].device)).loss
     found = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -162,7 +162,7 @@ def _gradients(model: Classifier, batch: Batch, weights: Sequence[nn.Parameter])
 
 
 def _mean_over_samples(
-    model: Classifier, data: Examples, score: Score, magnitude: Callable[[Tensor], Tensor], batch_size: int
+    model: Network, data: Examples, score: Score, magnitude: Callable[[Tensor], Tensor], batch_size: int
 ) -> Params:
     """Return the mean over all processes' samples of a magnitude of each sample's gradient."""
     weights = trainable(model)
@@ -191,7 +191,7 @@ def _mean_over_samples(
     return {name: (distributed.total(sums[name]) / len(data)).to(w.dtype) for name, w in weights.items()}
 
 
-def _lacl(model: Classifier, data: Examples, score: Score) -> Params:
+def _lacl(model: Network, data: Examples, score: Score) -> Params:
     weights = trainable(model)
     sums = {name: torch.zeros_like(w) for name, w in weights.items()}
     was_training = model.training

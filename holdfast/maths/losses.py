@@ -67,14 +67,23 @@ class Objective:
 
 
 def relaxed_prior(
-    counts: Mapping[str, int], *, current: Sequence[str], rows: Sequence[str], seen: Sequence[str]
+    counts: Mapping[str, int],
+    *,
+    current: Sequence[str],
+    rows: Sequence[str],
+    seen: Sequence[str],
+    relaxation: float = 1.0,
 ) -> Tensor:
     """Return π of the relaxed balanced softmax.
 
-    It is the count (at least 1), 1 or 0 for a current, earlier or unseen class.
+    It is the count (at least 1), the relaxation constant or 0 for a current, earlier or unseen class.
+
+    >>> relaxed_prior({"on": 40}, current=["on"], rows=["off", "on", "dim"], seen=["off"], relaxation=0.1)
+    tensor([ 0.1000, 40.0000,  0.0000])
     """
+    past = dict.fromkeys(seen, relaxation)
     return torch.tensor(
-        [float(max(counts.get(label, 0), 1)) if label in current else float(label in seen) for label in rows]
+        [float(max(counts.get(label, 0), 1)) if label in current else past.get(label, 0.0) for label in rows]
     )
 
 

@@ -20,7 +20,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training
 from holdfast.methods.search import Decision
-from holdfast.models import Classifier
+from holdfast.models import Network
 from holdfast.steps import projection
 from holdfast.steps.projection import Selection
 
@@ -111,7 +111,7 @@ class AdaBOP(Method):
         return learner.once("gradients", compute)
 
     @override
-    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+    def misfit(self, model: Network, tensors: Mapping[str, Params]) -> str:
         layers: Mapping[str, object] = projection.linear_layers(model)
         moments, tokens = tensors.get("moments", {}), tensors.get("tokens", {})
         if moments.keys() != tokens.keys():

@@ -28,7 +28,7 @@ from holdfast.maths import params as P
 from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.models import Adapters, Classifier, Output, Reading
+from holdfast.models import Adapters, Network, Output, Reading
 from holdfast.settings import Settings, TrainingSettings
 
 Plan = Generator[Choice, Trial, Decision]
@@ -86,7 +86,7 @@ class Training:
 class LearnerView(Protocol):
     """The part of a learner that its method sees while a task is learnt."""
 
-    model: Classifier
+    model: Network
     settings: Settings
     scenario: Scenario
     fixed: frozenset[str]
@@ -285,7 +285,7 @@ class Method:
         for name in self.state:
             setattr(self, name, _copied(state[name]))
 
-    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+    def misfit(self, model: Network, tensors: Mapping[str, Params]) -> str:
         """Return the name of the first tensor that cannot be part of the state for this model, or ''."""
         weights = P.trainable(model)
         for name, kind in self.state.items():

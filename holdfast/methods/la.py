@@ -126,26 +126,38 @@ class LA(Method):
             return self.modified_by(importance, lam=1.0, lam_max=1.0, up=0.0, down=1.0)
 
         found, target = yield from quadratic.stable_plan(self, learner, {"lam": 0.0}, ahead, weights)
-        lam = found.trial.choice["lam"]
+        lr, lam = found.trial.choice["lr"], found.trial.choice["lam"]
         if not self.alpha or math.isinf(lam) or "lam" in learner.fixed:
             return found
         if lam == 0:
             return (yield from self.plain_plan(learner))
-        among = self.relative_to(
-            quadratic.measured_ahead(learner, task, self.estimator(), found.trial.choice["lr"])
-        )
+        importance = quadratic.measured_ahead(learner, task, self.estimator(), lr)
+        among = self.relative_to(importance)
         notes = found.notes | {"rho": mean_by_layer(among), "spread": histograms(among)}
         taus = [tau for _, tau in among.values()]
         if not taus or own or self.strategy == "kt":
             return Decision(found.trial, notes)
         lowest = min(up_bounds(tau, lam, lam)[0] for tau in taus)
-
-        def at(lam_up: float) -> Choice:  # the largest of them is λ_max/λ
-            return found.trial.choice | {"up": lam_up / highest, "lam_max": search.rounded(lam * highest)}
-
         ups = [lowest * search.RAISE**j for j in range(1, RAISES + 1)]
-        highest = ups[-1]
-        return Decision((yield from search.raised(ups, at, target, found.trial)), notes)
+
+        def raised(lam_up: float) -> Choice:  # the largest of them is λ_max/λ
+            return {"up": lam_up / ups[-1], "lam_max": search.rounded(lam * ups[-1])}
+
+        merged = quadratic.Merged.of(learner, learner.look_ahead(task, lr))
+
+        def predicted(**factors: float) -> float:
+            alpha = self.modified_by(importance, lam=lam, down=1.0, **factors)
+            return merged.score(alpha, lam) or 0.0
+
+        base = predicted(lam_max=lam, up=0.0)
+        trial = yield from search.raised(
+            ups,
+            lambda lam_up: found.trial.choice | raised(lam_up),
+            target,
+            found.trial,
+            lambda lam_up: base - predicted(**raised(lam_up)),
+        )
+        return Decision(trial, notes)
 
     @override
     def prepare(self, learner: LearnerView, task: Task) -> Training:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from torch import Tensor
 from typing_extensions import override
@@ -206,20 +206,40 @@ def stable_plan(
         if "lam" in learner.fixed:
             return at(method.lam)
         alpha = weights(gold.choice["lr"]) if weights else method.alpha
-        trained = gold.read()
-        start, ahead = learner.start, trained["weights"]
-        h = curvature(trained.get("squares", {}), start, ahead)
-        level = balance(h, alpha, start, ahead)
+        merged = Merged.of(learner, gold)
+        level = merged.level(alpha)
         if not level:  # nothing has moved that the past needs
             return Hold(at, lam_points(method.alpha, gold)[FIRST], limit=at(math.inf))
-
-        def predicted(lam: float) -> float | None:
-            return learner.predicted(held(start, ahead, alpha, h, lam))
-
-        first, still = search.foreseen(level, predicted, target.least)
+        first, still = search.foreseen(level, lambda lam: merged.score(alpha, lam), target.least)
         return Hold(at, first, limit=at(math.inf), limit_first=still)
 
     return (yield from search.stable(learner, method.thr, off, hold))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Predictions of what a pull would cost, from a training run without one and no further training."""
+
+    learner: LearnerView
+    ahead: Params
+    """The weights of the training run without a pull."""
+    h: Params
+    """The curvature of the task loss on the way there."""
+
+    @classmethod
+    def of(cls, learner: LearnerView, gold: Trial) -> Self:
+        """Return the predictions that follow from a training run without a pull."""
+        trained = gold.read()
+        ahead = trained["weights"]
+        return cls(learner, ahead, curvature(trained.get("squares", {}), learner.start, ahead))
+
+    def level(self, alpha: Params) -> float:
+        """Return the λ at which the pull costs what the task gains; 0 if nothing has moved that it holds."""
+        return balance(self.h, alpha, self.learner.start, self.ahead)
+
+    def score(self, alpha: Params, lam: float) -> float | None:
+        """Return the predicted validation score under a pull; None if the head is not trained."""
+        return self.learner.predicted(held(self.learner.start, self.ahead, alpha, self.h, lam))
 
 
 def lam_points(alpha: Params, gold: Trial) -> list[float]:

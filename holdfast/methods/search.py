@@ -464,9 +464,18 @@ def stable(
     return Decision(found.trial, notes | {"flags": list(found.flags)}), target
 
 
-def raised(factors: Iterable[float], at: At, target: Target, base: Trial) -> Generator[Choice, Trial, Trial]:
-    """Return the last trial along the factors that meets the target; `base` if the first does not."""
+def raised(
+    factors: Iterable[float], at: At, target: Target, base: Trial, cost: Callable[[float], float]
+) -> Generator[Choice, Trial, Trial]:
+    """Return the last trial along the factors that meets the target; `base` if the first does not.
+
+    `cost` predicts by how much a factor lowers the score of `base`. Where that is more than `base` has to
+    spare, the factor is not trained.
+    """
+    spare = base.score - target.least
     for factor in factors:
+        if cost(factor) > spare:
+            break
         trial = yield at(factor)
         if not target.met(trial):
             break

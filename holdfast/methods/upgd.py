@@ -22,7 +22,7 @@ from holdfast.maths.params import Params
 from holdfast.methods import search
 from holdfast.methods.base import REGULARISER, LearnerView, Method, Plan, StateKind, Training, Weights
 from holdfast.methods.search import Decision
-from holdfast.models import Classifier, Output
+from holdfast.models import Network, Output
 from holdfast.steps.upgd import Maximum, Scaling, UPGDOptimizer, hutchinson
 
 
@@ -125,7 +125,7 @@ class UPGD(Method):
         return forward
 
     @override
-    def misfit(self, model: Classifier, tensors: Mapping[str, Params]) -> str:
+    def misfit(self, model: Network, tensors: Mapping[str, Params]) -> str:
         steps, weights = tensors.get("steps", {}), P.trainable(model)
         if wrong := [
             name

@@ -7,12 +7,12 @@ from typing import Literal, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head, LinearHead
-from holdfast.models.adapters import ADAPTERS, FAMILIES, adapt
-from holdfast.models.classifier import Classifier, Output, Reading
+from holdfast.models.adapters import ADAPTERS, FAMILIES, adapt, layers_of
+from holdfast.models.network import Network, Output, Reading
 from holdfast.models.sources import MODELS, load_encoder
 from holdfast.settings import Settings
 
-__all__ = ["MODELS", "Classifier", "Output", "Reading", "build_classifier"]
+__all__ = ["MODELS", "Network", "Output", "Reading", "build_classifier"]
 
 
 Adapters = Literal["always", "never", "where possible"]
@@ -52,7 +52,7 @@ def build_classifier(
     labels: Sequence[str] = (),
     method: Wishes | None = None,
     online: bool = True,
-) -> Classifier:
+) -> Network:
     """Build a classifier on a named encoder, as `method` requires it; the default is `Usual`.
 
     `labels` are those of the whole stream, for a preallocated head. Unless `online`, nothing is downloaded.
@@ -68,7 +68,7 @@ def build_classifier(
         raise HoldfastError(f"max_length {settings.max_length} is too high: {name} reads only {room} tokens")
     possible = encoder.config.model_type in FAMILIES
     if method.adapters == "always" or (method.adapters == "where possible" and possible):
-        adapt(encoder, ADAPTERS[settings.adapter], seed=seed)
+        adapt(encoder, ADAPTERS[settings.adapter], seed=seed, top=settings.adapt_layers)
     else:
         encoder.requires_grad_(False)
     reading = method.reading
@@ -79,8 +79,10 @@ def build_classifier(
     head.blocks = reading.layers
     if settings.head == "preallocated":
         head.add(labels)
-    model = Classifier(
+    model = Network(
         encoder, tokenizer, head, vector=settings.vector, reading=reading, max_length=settings.max_length
     )
+    if model.adaptable and settings.adapt_layers:
+        model.frozen = layers_of(encoder)[: -settings.adapt_layers]
     model.adapted = head.trained  # under a computed head, adapters stay off until the encoder is trained
     return model.eval()

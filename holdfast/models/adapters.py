@@ -101,9 +101,15 @@ FAMILIES = {
 }
 
 
-def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int) -> None:
+def layers_of(encoder: PreTrainedModel) -> list[nn.Module]:
+    """Return the layers of an encoder of a known family, from the bottom up."""
+    return list(encoder.get_submodule(FAMILIES[encoder.config.model_type].layers).children())
+
+
+def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int, top: int | None = None) -> None:
     """Freeze `encoder`, then add two adapters to each layer; only they and the layers' LayerNorms can train.
 
+    With `top`, only that many of the last layers are adapted.
     Adapter weights are drawn on the CPU in layer order from a separate generator: a seed gives the same
     weights on every device, and the global generator is unchanged.
     """
@@ -113,7 +119,10 @@ def adapt(encoder: PreTrainedModel, spec: AdapterSpec, *, seed: int) -> None:
     family = FAMILIES[kind]
     generator = torch.Generator().manual_seed(seed)
     encoder.requires_grad_(False)
-    for layer in encoder.get_submodule(family.layers).children():
+    layers = layers_of(encoder)
+    if top is not None and top > len(layers):
+        raise HoldfastError(f"adapt_layers is {top}, but the encoder has {len(layers)} layers; use fewer")
+    for layer in layers[-top:] if top else layers:
         for path in family.after:
             adapter = Adapter(encoder.config.hidden_size, spec, generator).to(encoder.device, encoder.dtype)
             wrapped = OrderedDict(wrapped=layer.get_submodule(path), adapter=adapter)

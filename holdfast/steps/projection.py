@@ -20,7 +20,7 @@ from holdfast import distributed
 from holdfast.data.batches import Batch, Examples
 from holdfast.maths.losses import IGNORED
 from holdfast.maths.params import Params, eval_mode, precise
-from holdfast.models import Classifier
+from holdfast.models import Network
 
 Selection = Literal["ratio", "fraction", "soft"]
 
@@ -40,7 +40,7 @@ def joined(params: Params, place: str) -> Tensor:
     return weight if bias is None else torch.cat([weight, bias[:, None]], dim=1)
 
 
-def second_moments(model: Classifier, data: Examples, *, batch_size: int = 32) -> tuple[Params, Params]:
+def second_moments(model: Network, data: Examples, *, batch_size: int = 32) -> tuple[Params, Params]:
     """Return the mean of x xᵀ over every layer's input tokens without padding, and the number of tokens."""
     layers = linear_layers(model)
     device = next(model.parameters()).device

@@ -15,10 +15,10 @@ from holdfast import importance
 from holdfast.data.batches import Batch, Examples
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import trainable
-from holdfast.models import Classifier, build_classifier
+from holdfast.models import Network, build_classifier
 
 
-def classifier(path: str, **changes: object) -> Classifier:
+def classifier(path: str, **changes: object) -> Network:
     model = build_classifier(path, small(**changes), labels=TOPICS)
     model.head.add(TOPICS[:3])
     model.head.teach(TOPICS[:3])
@@ -30,30 +30,30 @@ def classifier(path: str, **changes: object) -> Classifier:
 
 
 @pytest.fixture
-def model(tiny_bert: str) -> Classifier:
+def model(tiny_bert: str) -> Network:
     return classifier(tiny_bert)
 
 
 @pytest.fixture
-def data(model: Classifier) -> Examples:
+def data(model: Network) -> Examples:
     return model.encode(long_and_short())
 
 
-def squared_norm(model: Classifier, batch: Batch) -> Tensor:
+def squared_norm(model: Network, batch: Batch) -> Tensor:
     return model(batch).logits[:, model.head.visible_rows()].square().sum()
 
 
-def plain_norm(model: Classifier, batch: Batch) -> Tensor:
+def plain_norm(model: Network, batch: Batch) -> Tensor:
     return model(batch).logits[:, model.head.visible_rows()].square().sum().sqrt()
 
 
-def log_likelihood(model: Classifier, batch: Batch) -> Tensor:
+def log_likelihood(model: Network, batch: Batch) -> Tensor:
     [label] = batch.labels.tolist()
     rows = model.head.visible_rows()
     return torch.log_softmax(model(batch).logits[0, rows], 0)[rows.index(label)]
 
 
-def one_by_one(model: Classifier, data: Examples, score, magnitude) -> dict[str, Tensor]:
+def one_by_one(model: Network, data: Examples, score, magnitude) -> dict[str, Tensor]:
     model.eval()
     weights = trainable(model)
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}

@@ -161,6 +161,21 @@ def test_a_class_taught_again_counts_as_current() -> None:
     assert prior.tolist() == [5, 2, 1]
 
 
+def test_a_relaxation_under_a_cap_is_the_loss_of_the_whole_data() -> None:
+    """The loss only sees ratios: 4 of 40 sentences and an earlier label at 0.1 are 40 sentences and 1."""
+    labels = {"rows": ["old", "a", "b", "new"], "seen": ["old"]}
+    whole = objective("class-incremental", task(split(a=40, b=40)), "train", **labels)
+    capped = objective("class-incremental", task(split(a=4, b=4)), "train", **labels, relaxation=0.1)
+    z, y = torch.tensor([[1.2, 0.4, -0.3, 2.0], [0.1, 0.2, 0.3, 0.4]]), torch.tensor([1, 2])
+    torch.testing.assert_close(capped(z, y), whole(z, y))
+    # By hand, for the first sentence: -log 40 e^.4 / (e^1.2 + 40 e^.4 + 40 e^-.3)
+    parts = [math.exp(1.2), 40 * math.exp(0.4), 40 * math.exp(-0.3)]
+    assert float(capped(z[:1], y[:1])) == pytest.approx(-math.log(parts[1] / sum(parts)), abs=1e-6)
+    assert float(capped(z, y)) != pytest.approx(
+        float(objective("class-incremental", task(split(a=4, b=4)), "train", **labels)(z, y)), abs=1e-3
+    )
+
+
 def test_joint_training_is_plain_cross_entropy() -> None:
     loss = objective("joint", task(split(a=8, b=2)), "train", rows=["a", "b"], seen=["a", "b"])
     z, y = torch.tensor([[0.3, -0.2], [1.0, 2.0]]), torch.tensor([0, 0])

@@ -33,7 +33,7 @@ from holdfast.methods import METHODS, quadratic
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.base import Training
 from holdfast.methods.lwf import Teacher
-from holdfast.models.classifier import Output
+from holdfast.models.network import Output
 from holdfast.settings import Settings
 from holdfast.steps.proximal import Pull, pull_after_step
 

@@ -28,7 +28,7 @@ from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
 from holdfast.maths.params import trainable
 from holdfast.methods import METHODS
-from holdfast.models import Classifier
+from holdfast.models import Network
 
 pytestmark = pytest.mark.slow  # every row trains a method
 every_row = pytest.mark.parametrize(
@@ -124,9 +124,9 @@ def learnt(path: str, name: str) -> Run:
     with (
         mock.patch.object(learning, "fit", meter.lengthened(learning.fit)),
         mock.patch.object(fitting, "_validate", meter.unwatched(fitting._validate)),
-        mock.patch.object(Classifier, "logits", meter.unwatched(Classifier.logits)),
-        mock.patch.object(Classifier, "embed", meter.embedding(Classifier.embed)),
-        mock.patch.object(Classifier, "forward", meter.watching(Classifier.forward, "forward")),
+        mock.patch.object(Network, "logits", meter.unwatched(Network.logits)),
+        mock.patch.object(Network, "embed", meter.embedding(Network.embed)),
+        mock.patch.object(Network, "forward", meter.watching(Network.forward, "forward")),
         mock.patch.object(torch.autograd, "grad", meter.watching(torch.autograd.grad, "backward")),
         mock.patch.object(torch.Tensor, "backward", meter.watching(torch.Tensor.backward, "backward")),
     ):

@@ -21,7 +21,7 @@ from holdfast.learning.lesson import Lesson
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method
-from holdfast.models import Classifier
+from holdfast.models import Network
 from holdfast.settings import Settings
 
 pytestmark = pytest.mark.slow  # every method under every condition takes a minute
@@ -71,7 +71,7 @@ def taught(
     stream: Stream,
     *,
     fixed: dict[str, Any] | None = None,
-    change: Callable[[Classifier], Any] = lambda model: None,
+    change: Callable[[Network], Any] = lambda model: None,
     **settings: Any,
 ) -> tuple[Learner, list[Lesson]]:
     """Teach all tasks of a stream; a joint method merges them into one."""
@@ -133,7 +133,7 @@ def test_a_batch_of_one_sentence(one_layer, name):
     assert sorted(map(len, learner.train.order(size, torch.Generator()))) == [1, size]
 
 
-def half(model: Classifier) -> None:
+def half(model: Network) -> None:
     model.to(torch.bfloat16)
 
 
@@ -160,7 +160,7 @@ def test_half_precision_weights_and_other_options(one_layer, name, values):
     assert_sound(learner, lessons)
 
 
-def idle(model: Classifier) -> None:
+def idle(model: Network) -> None:
     model.unused = nn.Parameter(torch.ones(3))
 
 

@@ -24,7 +24,7 @@ from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method, Training
 from holdfast.methods.lwf import LwF, Teacher
-from holdfast.models.classifier import Output
+from holdfast.models.network import Output
 
 # ---- the teacher --------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.models.classifier import Output
+from holdfast.models.network import Output
 from holdfast.steps.proximal import pulled
 
 

@@ -15,7 +15,7 @@ from holdfast.data.batches import Batch, Examples
 from holdfast.heads import LinearHead
 from holdfast.maths.equations import fuse
 from holdfast.maths.losses import decorrelation
-from holdfast.models.classifier import Classifier, Output
+from holdfast.models.network import Network, Output
 
 quick = settings(max_examples=60, deadline=None)
 
@@ -58,7 +58,7 @@ def test_example_c_decorrelation():
         assert 3 * float(correlation) == pytest.approx(expected, abs=1e-5)
 
 
-class Worked(Classifier):
+class Worked(Network):
     """x → tanh(W1 x + b1) → W2 → cross-entropy, in float64; the first token selects x."""
 
     def __init__(self) -> None:

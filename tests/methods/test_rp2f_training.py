@@ -17,7 +17,7 @@ from holdfast.data.tasks import Stream
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
-from holdfast.models.classifier import Output
+from holdfast.models.network import Output
 
 # ---- a naive training ---------------------------------------------------------------------------------
 

@@ -191,10 +191,19 @@ def test_a_strength_that_is_set_is_trained_once() -> None:
 def test_raising_keeps_the_last_that_meets_the_target() -> None:
     base = Result(at(0.0), 0.95)
     for least, best in ((0.5, 2.0), (0.85, 1.0), (0.93, 0.0)):
-        plan = raised((1.0, 2.0, 3.0), at, Target(1.0, least, 96), base)
+        plan = raised((1.0, 2.0, 3.0), at, Target(1.0, least, 96), base, lambda factor: 0.0)
         trial, made = drive(plan, lambda c: {1.0: 0.9, 2.0: 0.6, 3.0: 0.2}[c["lam"]])
         assert trial.choice == at(best)
         assert len(made) == min(best + 1, 3)
+
+
+def test_what_is_predicted_to_cost_more_than_there_is_to_spare_is_not_trained() -> None:
+    base = Result(at(0.0), 0.95)  # 0.05 to spare
+    for cost, trained in ((0.04, 2), (0.045, 1), (0.06, 0)):
+        plan = raised((1.0, 1.2), at, Target(1.0, 0.9, 96), base, lambda factor, cost=cost: cost * factor)
+        trial, made = drive(plan, lambda c: 0.92)
+        assert len(made) == trained
+        assert trial.choice == ([one.choice for one in made] or [base.choice])[-1]
 
 
 # ---- real learners ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from helpers.families import adapted, tiny
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, linear, relu
 from transformers import AutoConfig, AutoModel, PreTrainedModel
@@ -9,35 +10,9 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel
 from holdfast.errors import HoldfastError
 from holdfast.models.adapters import ADAPTERS, FAMILIES, Adapter, adapt
 
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "vocab_size": 60,
-    "max_position_embeddings": 40,
-    "pad_token_id": 0,
-}
-EXTRAS = {
-    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "conv_kernel_size": 3},
-    "distilbert": {"hidden_dim": 48},
-    "electra": {"embedding_size": 16},
-    "modernbert": {"attention_dropout": 0.1, "mlp_dropout": 0.1, "embedding_dropout": 0.1},
-}
 TOKENS = torch.arange(1, 13).view(2, 6)
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
-
-
-def tiny(family: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    return AutoModel.from_config(AutoConfig.for_model(family, **SIZES, **EXTRAS.get(family, {}))).eval()
-
-
-def adapted(family: str, preset: str = "houlsby", seed: int = 0) -> PreTrainedModel:
-    model = tiny(family)
-    adapt(model, ADAPTERS[preset], seed=seed)
-    return model
 
 
 def adapters(model: nn.Module) -> list[Adapter]:

@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from holdfast.data.batches import Examples
 from holdfast.maths.params import trainable
-from holdfast.models import Classifier, build_classifier
+from holdfast.models import Network, build_classifier
 from holdfast.steps import projection
 from holdfast.steps.projection import project_after_step, projector, second_moments
 
@@ -24,7 +24,7 @@ from holdfast.steps.projection import project_after_step, projector, second_mome
 
 
 @pytest.fixture
-def model(tiny_bert: str) -> Classifier:
+def model(tiny_bert: str) -> Network:
     """Return a model with dropout in training mode, with adapters far from the identity."""
     model = build_classifier(tiny_bert, small())
     model.head.add(TOPICS[:3])
@@ -36,11 +36,11 @@ def model(tiny_bert: str) -> Classifier:
 
 
 @pytest.fixture
-def data(model: Classifier) -> Examples:
+def data(model: Network) -> Examples:
     return model.encode(long_and_short())
 
 
-def sentence_by_sentence(model: Classifier, data: Examples) -> tuple[dict[str, Tensor], dict[str, int]]:
+def sentence_by_sentence(model: Network, data: Examples) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Return the mean of x xᵀ over tokens, for the head over sentences, without any padding."""
     seen: dict[str, list[Tensor]] = {}
     handles = []

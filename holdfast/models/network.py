@@ -1,11 +1,11 @@
-"""The classifier: an encoder, with or without adapters, and a head."""
+"""The network: an encoder, with or without adapters, and a head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,8 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.maths.losses import Objective
 from holdfast.maths.params import Params, eval_mode
-from holdfast.models.adapters import Adapter
+from holdfast.models.adapters import Adapter, layers_of
+from holdfast.models.prefix import PrefixCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,10 +49,14 @@ class Output(NamedTuple):
     loss: Tensor | None
 
 
-class Classifier(nn.Module):
+class Network(nn.Module):
     """A Hugging Face encoder with one shared head. `forward` gets no task id: it is task-agnostic."""
 
     reading: Reading = ONE_LAYER
+    frozen: Sequence[nn.Module] = ()
+    """The lower layers without adapters, if only the top layers have some. They and the embeddings stay in
+    eval mode."""
+    prefix: PrefixCache | None = None
 
     def __init__(
         self,
@@ -72,6 +77,16 @@ class Classifier(nn.Module):
         self.vector = vector
         self.reading = reading
         self.max_length = max_length
+
+    @override
+    def train(self, mode: bool = True) -> Self:
+        """Switch dropout on or off; below the first adapted layer it stays off."""
+        super().train(mode)
+        if self.frozen and mode:
+            self.encoder.eval()
+            for layer in layers_of(self.encoder)[len(self.frozen) :]:
+                layer.train()
+        return self
 
     @override
     def forward(self, batch: Batch) -> Output:
@@ -95,7 +110,8 @@ class Classifier(nn.Module):
         With several layers, those of each layer are concatenated, the last layer at the end.
         """
         more = {"output_hidden_states": True} if self.reading.layers > 1 else {}
-        out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **more)
+        with nullcontext() if self.prefix is None else self.prefix.reading(batch):
+            out = self.encoder(input_ids=batch.input_ids, attention_mask=batch.attention_mask, **more)
         if self.vector == "pooler":
             pooled: Tensor = out.pooler_output
             return pooled
@@ -148,6 +164,27 @@ class Classifier(nn.Module):
     def answers(self, output: Output) -> Tensor:
         """Return the outputs whose sensitivity to the weights is measured by MAS."""
         return self.head.answers(output.features, output.logits)
+
+    # ---- frozen lower layers, computed once per sentence of a task ----------------------------------------
+
+    def remember(self, texts: Sequence[str]) -> None:
+        """Keep the states of these sentences after the frozen layers, until `unremember`.
+
+        Without frozen layers, or if the sentence vector also reads states below the last of them, nothing is
+        kept.
+        """
+        self.unremember()
+        adapted = self.encoder.config.num_hidden_layers - len(self.frozen)
+        if self.frozen and self.reading.layers <= adapted + 1:
+            width, size = self.encoder.config.hidden_size, self.encoder.dtype.itemsize
+            self.prefix = PrefixCache(self.frozen, self.tokenize(texts), width, size)
+            self.prefix.attach()
+
+    def unremember(self) -> None:
+        """Drop what `remember` keeps."""
+        if self.prefix is not None:
+            self.prefix.detach()
+            self.prefix = None
 
     # ---- adapters, off under a computed head until the encoder is trained ---------------------------------
 
