@@ -24,12 +24,13 @@ def objective(
     rows: Sequence[str],
     seen: Sequence[str],
     class_weights: ClassWeights = "task",
+    relaxation: float = 1.0,
 ) -> Objective:
     """Return the loss of one split of a task, for a head with these rows, of which `seen` were learnt."""
     prior, weights = torch.ones(len(rows)), torch.ones(len(rows))
     if scenario == "class-incremental":
         counts = (task.train if part == "train" else task.valid).counts()
-        prior = relaxed_prior(counts, current=task.labels, rows=rows, seen=seen)
+        prior = relaxed_prior(counts, current=task.labels, rows=rows, seen=seen, relaxation=relaxation)
     elif scenario == "domain-incremental":
         chosen = _class_weights(task, class_weights)
         weights = torch.tensor([chosen.get(label, 1.0) for label in rows])

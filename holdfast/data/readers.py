@@ -6,10 +6,10 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from io import BufferedReader
+from io import BytesIO
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from holdfast.data.tasks import Split, Stream, Task
 from holdfast.errors import HoldfastError, did_you_mean, require
@@ -43,9 +43,24 @@ def read_pairs(path: str | Path, *, text_column: str = "text", label_column: str
     splits, if it has several, replace the column.
     """
     columns = (text_column, label_column)
+    return _pairs(path, _placed_rows(path, columns), columns)
+
+
+def pairs_of(name: str, data: bytes, *, text_column: str = "text", label_column: str = "label") -> Rows:
+    """Return all rows of a CSV, TSV or JSONL file that is in memory; nothing is written to disk.
+
+    >>> pairs_of("week.csv", b"text,label\\nplay jazz,music\\n")
+    [Row(text='play jazz', label='music', split=None)]
+    """
+    columns = (text_column, label_column)
+    return _pairs(name, _file_rows(Path(name), columns, data), columns)
+
+
+def _pairs(path: str | Path, placed: Iterator[Placed], columns: tuple[str, str]) -> Rows:
+    text_column, label_column = columns
     rows = [
         Row(_cell(row, text_column, place), _cell(row, label_column, place), _split(row, place))
-        for place, row in _placed_rows(path, columns)
+        for place, row in placed
     ]
     if not rows:
         raise HoldfastError(f"{path}: no rows; add one row per sentence, with {' and '.join(columns)}")
@@ -100,17 +115,25 @@ def _placed_rows(path: str | Path, columns: Collection[str]) -> Iterator[Placed]
         raise HoldfastError(f"{file}: is a folder; give one of its files")
     if not file.is_file():
         raise HoldfastError(f"{file}: no such file; check the path")
+    return _file_rows(file, columns)
+
+
+def _file_rows(file: Path, columns: Collection[str], data: bytes | None = None) -> Iterator[Placed]:
     if file.suffix.lower() not in SUFFIXES:
         raise HoldfastError(
             f"{file}: cannot read {file.suffix or 'suffixless'} files; use {', '.join(SUFFIXES)}"
         )
-    return jsonl_rows(file, columns) if file.suffix.lower() == ".jsonl" else table_rows(file, columns)
+    rows = jsonl_rows if file.suffix.lower() == ".jsonl" else table_rows
+    return rows(file, columns, data)
 
 
-def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
-    """Yield the rows of a CSV or TSV file with their line numbers, after checking for these columns."""
+def table_rows(path: Path, columns: Collection[str], data: bytes | None = None) -> Iterator[Placed]:
+    """Yield the rows of a CSV or TSV file with their line numbers, after checking for these columns.
+
+    `data` is the file's content, if it is in memory.
+    """
     csv.field_size_limit(FIELD_LIMIT)
-    reader = csv.reader(_lines(path), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
+    reader = csv.reader(_lines(path, data), delimiter=DELIMITERS[path.suffix.lower()], strict=True)
     header: list[str] = []
     while True:
         place = f"{path}, line {reader.line_num + 1}"
@@ -138,9 +161,12 @@ def table_rows(path: Path, columns: Collection[str]) -> Iterator[Placed]:
         raise HoldfastError(f"{path}: the file is empty; it needs a header line and one row per sentence")
 
 
-def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
-    """Yield the objects of a JSONL file with their line numbers, after checking each for these columns."""
-    for number, line in enumerate(_lines(path), start=1):
+def jsonl_rows(path: Path, columns: Collection[str] = (), data: bytes | None = None) -> Iterator[Placed]:
+    """Yield the objects of a JSONL file with their line numbers, after checking each for these columns.
+
+    `data` is the file's content, if it is in memory.
+    """
+    for number, line in enumerate(_lines(path, data), start=1):
         if not line.strip():
             continue
         place = f"{path}, line {number}"
@@ -155,16 +181,16 @@ def jsonl_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Placed]:
         yield place, row
 
 
-def _open(path: Path) -> BufferedReader:
+def _open(path: Path) -> BinaryIO:
     try:
         return path.open("rb")
     except OSError as error:
         raise HoldfastError(f"{path}: cannot be read ({error.strerror}); check the path") from error
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, data: bytes | None = None) -> Iterator[str]:
     offset = 0
-    with _open(path) as file:
+    with _open(path) if data is None else BytesIO(data) as file:
         for number, raw in enumerate(file, start=1):
             try:
                 line = raw.decode("utf-8")

@@ -9,6 +9,8 @@ from random import Random
 from typing import Literal, get_args
 from unicodedata import category
 
+from typing_extensions import override
+
 from holdfast.errors import HoldfastError
 
 Scenario = Literal["class-incremental", "domain-incremental", "joint"]
@@ -76,6 +78,11 @@ class Task:
         """The labels this task teaches, sorted."""
         return tuple(sorted(set(self.train.labels)))
 
+    @override
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(getattr(self, part))} {part}" for part in PARTS)
+        return f"Task({self.name!r}, {len(self.labels)} labels, {sizes})"
+
     def capped(self, *, train: int | None, valid: int | None) -> Task:
         """Return the task with at most these numbers of sentences per class; test is unchanged."""
         return replace(self, train=self.train.capped(train), valid=self.valid.capped(valid))
@@ -100,11 +107,8 @@ def printable(text: str) -> str:
     )
 
 
-def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
-    """Return a task made from texts and labels, with some held out for validation by `held_out`.
-
-    The order of the texts has no effect.
-    """
+def check_pairs(texts: Sequence[str], labels: Sequence[str]) -> None:
+    """Raise an error unless these are texts and as many labels."""
     for what, values in (("text", texts), ("label", labels)):
         if isinstance(values, str):
             raise HoldfastError(f"the {what}s are one string; give a list of strings")
@@ -114,6 +118,14 @@ def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int
                 raise HoldfastError(f"{what} {place + 1} is not text but {value!r} ({kind}); use str()")
     if len(texts) != len(labels):
         raise HoldfastError(f"{len(texts)} texts but {len(labels)} labels; give one label per text")
+
+
+def task_of(texts: Sequence[str], labels: Sequence[str], name: str, *, seed: int = 0) -> Task:
+    """Return a task made from texts and labels, with some held out for validation by `held_out`.
+
+    The order of the texts has no effect.
+    """
+    check_pairs(texts, labels)
     train, valid = held_out(Split.of(sorted(zip(texts, labels, strict=True))), seed)
     return Task(name, train=train, valid=valid, test=Split((), ()))
 
@@ -159,6 +171,10 @@ class Stream:
         names = [task.name for task in self.tasks]
         if twice := [name for name, n in Counter(names).items() if n > 1]:
             raise HoldfastError(f"stream {self.name!r} has two tasks called {twice[0]!r}; names must differ")
+
+    @override
+    def __repr__(self) -> str:
+        return f"Stream({self.name!r}, {len(self)} tasks, {len(self.labels)} labels, {self.scenario})"
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)

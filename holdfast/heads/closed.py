@@ -77,6 +77,38 @@ class ClosedFormHead(Head):
     def drop(self, row: int) -> str:
         """Drop a row of the statistics; return what still carries traces of it, or an empty string."""
 
+    # ---- corrections --------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def counts(self) -> Tensor:
+        """Number of sentences of each row."""
+
+    @abstractmethod
+    def total(self, row: int) -> Tensor:
+        """Return the sum of the features of a row's sentences."""
+
+    @abstractmethod
+    def fold(self, places: Sequence[int]) -> None:
+        """Move each row of the statistics to a new place; rows with the same place are added up."""
+
+    @abstractmethod
+    def size(self) -> float:
+        """Return the sum of the squared norms of all features."""
+
+    @abstractmethod
+    def sound(self, size: float) -> bool:
+        """Return whether the statistics can be those of real sentences, up to rounding errors of `size`."""
+
+    @property
+    @abstractmethod
+    def decided(self) -> str:
+        """What held-out sentences have decided, which no correction undoes; empty if they decided nothing."""
+
+    def resettle(self) -> None:
+        """Choose and calibrate again after a correction, from the statistics and the evidence so far."""
+        self.settle(Taught(torch.zeros(0, self.width), []))
+
     # ---- learning -----------------------------------------------------------------------------------------
 
     @override
@@ -292,13 +324,52 @@ class SumsHead(ClosedFormHead):
         """Remove a label's sums. Pooled sums keep its share, and choices made on validation data stay."""
         self.past.remove(row)
         self.changed()
-        traces = ["the pooled sums of all labels"] if self.past.scatter == "pooled" else []
-        if self.heat.any() or self.evidence.any() or self.calibrated:
-            chosen = f"{self.chooses}, " if len(self.options) > 1 else ""
-            traces.append(
-                f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
-            )
-        return " and ".join(traces)
+        pooled = "the pooled sums of all labels" if self.past.scatter == "pooled" else ""
+        return " and ".join(filter(None, [pooled, self.decided]))
+
+    @property
+    @override
+    def decided(self) -> str:
+        if not (self.heat.any() or self.evidence.any() or self.calibrated):
+            return ""
+        chosen = f"{self.chooses}, " if len(self.options) > 1 else ""
+        return f"settings chosen on held-out sentences ({chosen}temperature, distances of --reject)"
+
+    @property
+    @override
+    def counts(self) -> Tensor:
+        return self.past.counts
+
+    @override
+    def total(self, row: int) -> Tensor:
+        return self.past.sums[row]
+
+    @override
+    def fold(self, places: Sequence[int]) -> None:
+        folded = ClassSums(self.past.width, self.past.scatter)
+        folded.grow(max(places, default=-1) + 1)
+        folded.merge(self.past, places)
+        self.past = folded
+        self.changed()
+
+    @override
+    def size(self) -> float:
+        return self.past.size()
+
+    @override
+    def sound(self, size: float) -> bool:
+        return self.past.sound(size)
+
+    def merge(self, other: SumsHead) -> None:
+        """Add the statistics of another head of this kind, learnt on the same frozen features."""
+        self.add(other.labels)
+        self.teach(other.seen)
+        self.past.merge(other.past, self.rows(other.labels).tolist())
+        self.heat = self.heat + other.heat
+        if self.options == other.options:
+            self.evidence = self.evidence + other.evidence
+        self.changed()
+        self.resettle()
 
     @property
     def calibrated(self) -> bool:

@@ -102,17 +102,11 @@ class SLDAHead(SumsHead):
             self.calibration = self.calibration + n * torch.cat([torch.ones(1).double(), found])
         return {"shrinkage": self.chosen[0]}
 
-    def merge(self, other: SLDAHead) -> None:
-        """Add the statistics of another head, learnt on the same frozen features."""
-        self.add(other.labels)
-        self.teach(other.seen)
-        self.past.merge(other.past, self.rows(other.labels).tolist())
+    @override
+    def merge(self, other: SumsHead) -> None:
+        assert isinstance(other, SLDAHead)
         self.calibration = self.calibration + other.calibration
-        self.heat = self.heat + other.heat
-        if self.options == other.options:
-            self.evidence = self.evidence + other.evidence
-        self.changed()
-        super().settle(Taught(torch.zeros(0, self.width), []))
+        super().merge(other)
 
     @override
     def statistics(self) -> Params:

@@ -206,9 +206,36 @@ class KLDAHead(ClosedFormHead):
     def drop(self, row: int) -> str:
         for member in self._each():
             member.drop(row)
+        traces = ["the pooled sums of all labels", "the feature scale of the first task", self.decided]
+        return " and ".join(filter(None, traces))
+
+    @property
+    @override
+    def decided(self) -> str:
         chosen = "settings chosen on held-out sentences (kernel width, shrinkage, temperature, distances)"
-        traces = ["the pooled sums of all labels", "the feature scale of the first task"]
-        return " and ".join([*traces, *([chosen] if self.heat.any() else [])])
+        return chosen if self.heat.any() else ""
+
+    @property
+    @override
+    def counts(self) -> Tensor:
+        return self._each()[0].counts
+
+    @override
+    def total(self, row: int) -> Tensor:
+        return self._each()[0].total(row)
+
+    @override
+    def fold(self, places: Sequence[int]) -> None:
+        for member in self._each():
+            member.fold(places)
+
+    @override
+    def size(self) -> float:
+        return max(member.size() for member in self._each())
+
+    @override
+    def sound(self, size: float) -> bool:
+        return all(member.sound(size) for member in self._each())
 
     @override
     def distances(self, features: Tensor) -> Tensor:
@@ -284,6 +311,13 @@ class RanPACHead(SumsHead):
     def carry(self, move: Tensor) -> None:
         """Rectified features do not move linearly; no method trains the encoder under this head."""
         raise NotImplementedError("random features cannot be carried along")
+
+    @override
+    def merge(self, other: SumsHead) -> None:
+        assert isinstance(other, RanPACHead)
+        if not torch.equal(self.projection, other.projection):
+            raise HoldfastError("learners with other random features cannot be merged")
+        super().merge(other)
 
     @override
     def statistics(self) -> Params:

@@ -101,7 +101,7 @@ class ClassSums:
         return other
 
     def merge(self, other: ClassSums, rows: Sequence[int]) -> None:
-        """Add the sums of `other`; `rows` are the rows of its classes in this object."""
+        """Add the sums of `other`; `rows` are the rows of its classes in this object, and may repeat."""
         where = torch.tensor(rows, dtype=torch.long)
         counts = self.counts.index_add(0, where, other.counts)
         sums = self.sums.index_add(0, where, other.sums)
@@ -109,16 +109,27 @@ class ClassSums:
             self._replace(counts, sums, [self._scatters[0] + other._scatters[0]])
             return
         scatters = [self._scatter(row) for row in range(len(self.counts))]
+        number, total = self.counts.clone(), self.sums.clone()  # of what is in `scatters` already
         for its, row in enumerate(rows):
             mine, theirs = scatters[row], other._scatter(its)
-            if mine.dim() == theirs.dim() == 2:
-                n, m = self.counts[row], other.counts[its]
-                apart = self.sums[row] / n.clamp(min=1) - other.sums[its] / m.clamp(min=1)
-                between = (n * m / (n + m).clamp(min=1)).sqrt() * apart
-                more = torch.cat([mine, theirs, between[None]] if n and m else [mine, theirs])
-                scatters[row] = self._stored(more, counts[row], sums[row])
+            n, m, mine_sum, their_sum = (
+                number[row].clone(),
+                other.counts[its],
+                total[row].clone(),
+                other.sums[its],
+            )
+            number[row] += m
+            total[row] += their_sum
+            if not n:
+                scatters[row] = theirs
+            elif not m:
+                continue
+            elif mine.dim() == theirs.dim() == 2:
+                between = (n * m / (n + m)).sqrt() * (mine_sum / n - their_sum / m)
+                more = torch.cat([mine, theirs, between[None]])
+                scatters[row] = self._stored(more, number[row], total[row])
             else:
-                scatters[row] = self._raw(row) + other._raw(its)
+                scatters[row] = raw(mine, mine_sum, n) + raw(theirs, their_sum, m)
         self._replace(counts, sums, scatters)
 
     def remove(self, row: int) -> None:
@@ -180,9 +191,31 @@ class ClassSums:
             total = self.within() / max(float(self.counts.sum()) - present, 1.0)
         # A covariance of pure rounding error (one sample per class) counts as 0.
         size = float(self.within().trace() + self._scaled().square().sum())
-        if float(total.trace()) <= 1e-12 * size / max(float(self.counts.sum()), 1.0):
+        rounding = 1e-12 * size / max(float(self.counts.sum()), 1.0)
+        if float(self.counts.sum()) <= present or float(total.trace()) <= rounding:
             return torch.eye(self.width, dtype=torch.float64)
         return total
+
+    def size(self) -> float:
+        """Return Σ |z|² over all vectors."""
+        every = [self._scatter(row) for row in range(len(self._scatters))]
+        diagonal = torch.arange(self.width, 0, -1).cumsum(0) - torch.arange(self.width, 0, -1)
+        around = sum(float((one[diagonal] if one.dim() == 1 else one.square()).sum()) for one in every)
+        inside = torch.tensor([one.dim() == 2 for one in every], dtype=torch.bool)
+        return (
+            around + float(self._scaled()[inside].square().sum()) if self.scatter == "per-class" else around
+        )
+
+    def sound(self, size: float) -> bool:
+        """Return whether the scatters can be those of real vectors, up to an encoder's rounding of `size`.
+
+        Removing vectors that were never added may leave a matrix that is no sum of squares. Factors are
+        checked when vectors are removed. With far more vectors than dimensions not every mistake shows.
+        """
+        if self.scatter == "pooled":
+            return _is_sum_of_squares(self.within(), size)
+        whole = [row for row in range(len(self.counts)) if self._scatter(row).dim() == 1]
+        return all(_is_sum_of_squares(self._centred(row), size) for row in whole)
 
     def deviations(self, row: int) -> Tensor:
         """Return rows R with RᵀR = Σ (z - μ_k)(z - μ_k)ᵀ, as few as are known to do."""
@@ -308,13 +341,6 @@ class ClassSums:
         total = self.sums[row]
         return square(scatter, self.width) - torch.outer(total, total) / self.counts[row].clamp(min=1)
 
-    def _raw(self, row: int) -> Tensor:
-        """Return the packed triangle of S_k."""
-        scatter, total = self._scatter(row), self.sums[row]
-        if scatter.dim() == 1:
-            return scatter
-        return packed(gram(scatter) + torch.outer(total, total) / self.counts[row].clamp(min=1))
-
     def _summed(self, weights: Tensor) -> Tensor:
         """Return Σ_k weight_k Σ_z (z - μ_k)(z - μ_k)ᵀ, with one product for all factors."""
         every = [self._scatter(row) for row in range(len(self.counts))]
@@ -387,6 +413,11 @@ def eight_bytes(parts: Tensor) -> Tensor:
     return whole.view(torch.float64).reshape(-1)
 
 
+def raw(scatter: Tensor, total: Tensor, count: Tensor) -> Tensor:
+    """Return the packed triangle of S_k from either form of a class's scatter."""
+    return scatter if scatter.dim() == 1 else packed(gram(scatter) + torch.outer(total, total) / count)
+
+
 def packed(matrix: Tensor) -> Tensor:
     """Return the entries of a matrix on and above its diagonal, row by row."""
     return torch.cat([row[i:] for i, row in enumerate(matrix)]) if len(matrix) else matrix.reshape(0)
@@ -418,6 +449,12 @@ def factored(matrix: Tensor) -> Tensor:
         if not found.info and torch.isfinite(factor.diagonal()).all():
             return factor
     raise HoldfastError(NO_SQUARES)
+
+
+def _is_sum_of_squares(matrix: Tensor, size: float) -> bool:
+    """Return whether no eigenvalue is clearly negative; `size` is the scale of rounding errors."""
+    slack = FOREIGN**2 * size * torch.eye(len(matrix)).to(matrix)
+    return not size or not torch.linalg.cholesky_ex(matrix + slack).info
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import math
 import os
 import stat
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -163,6 +163,17 @@ def parse_json(data: bytes, path: Path, *, whole: bool = True) -> Any:
     except (ValueError, RecursionError) as error:
         raise HoldfastError(f"{path} is not readable JSON ({error}); delete it to write it again") from error
     return value
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """Return JSON that contains a hash of itself."""
+    return (json.dumps({**value, "sha256": seal(value)}, allow_nan=False) + "\n").encode()
+
+
+def seal(value: Mapping[str, Any]) -> str:
+    """Return the hash that belongs into sealed JSON."""
+    rest = {name: item for name, item in value.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 class Busy(HoldfastError):

@@ -26,6 +26,8 @@ from holdfast.storage.files import (
     parse_json,
     read_bytes,
     refuse_links,
+    seal,
+    sealed,
     sync_directory,
     write_bytes,
 )
@@ -92,7 +94,7 @@ class Store:
         final = self.path(number)
         temporary = self.root / f".{final.name}.{uuid.uuid4().hex[:8]}.tmp"
         data = packed(tensors, None)
-        manifest = _sealed(
+        manifest = sealed(
             {
                 "format": FORMAT,
                 "sections": sections,
@@ -239,7 +241,7 @@ class Store:
             current, known = found["current"], found["generations"]
             whole = all(type(number) is int and 0 < number < 10**6 for number in (current, *known))
             # A pointer of format 1, or one that a person wrote, has no seal.
-            if not whole or current not in known or found.get("sha256", _seal(found)) != _seal(found):
+            if not whole or current not in known or found.get("sha256", seal(found)) != seal(found):
                 raise ValueError(found)
             return current, known
         except FileNotFoundError:
@@ -260,7 +262,7 @@ class Store:
 
     def _point(self, number: int, generations: list[int]) -> None:
         pointer = {"current": number, "generations": generations}
-        write_bytes(self.root / POINTER, _sealed(pointer), private=True)
+        write_bytes(self.root / POINTER, sealed(pointer), private=True)
         self.sweep()
 
     def sweep(self) -> None:
@@ -275,18 +277,8 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _sealed(value: Mapping[str, Any]) -> bytes:
-    """Return JSON that contains a hash of itself."""
-    return (json.dumps({**value, "sha256": _seal(value)}, allow_nan=False) + "\n").encode()
-
-
-def _seal(value: Mapping[str, Any]) -> str:
-    rest = {name: item for name, item in value.items() if name != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
 def _unsealed(value: Any, path: Path) -> dict[str, Any]:
     """Return sealed JSON; raise HoldfastError if any of it has changed."""
-    if not isinstance(value, dict) or value.get("sha256") != _seal(value):
+    if not isinstance(value, dict) or value.get("sha256") != seal(value):
         raise unreadable(path, "its content has changed since it was written")
     return value

@@ -137,3 +137,11 @@ def test_describe_counts_and_quotes() -> None:
         ClassSummary("gym", "off", 1, 1, 0, ("stop",)),
         ClassSummary("gym", "on", 4, 0, 2, ("go", "run")),
     ]
+
+
+def test_tasks_and_streams_are_described_in_one_line() -> None:
+    rows = Split(("play jazz", "wake me at six"), ("music", "alarm"))
+    task = Task("week 1", train=rows, valid=Split((), ()), test=rows)
+    assert repr(task) == "Task('week 1', 2 labels, 2 train, 0 valid, 2 test)"
+    stream = Stream("mine", (task,), "class-incremental")
+    assert repr(stream) == "Stream('mine', 1 tasks, 2 labels, class-incremental)"
