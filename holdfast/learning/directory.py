@@ -18,7 +18,7 @@ from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 from holdfast.heads import Head
 from holdfast.learning.sections import Fingerprint, Origin
-from holdfast.models import Classifier
+from holdfast.models import Network
 from holdfast.models.adapters import Adapter
 from holdfast.models.sources import is_own
 from holdfast.settings import preset
@@ -36,13 +36,8 @@ def named(model: str) -> str:
     return str(Path(model).resolve()) if is_own(model) else model
 
 
-@contextmanager
-def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
-    """Lock a directory against other writers; a new one is removed again if it stays empty.
-
-    With `new`, a directory without a learner must hold no other files. Without `new`, it must hold a learner.
-    """
-    fresh = not path.exists()
+def check_new(path: Path, *, new: bool = True) -> None:
+    """Refuse a directory without a learner that has lost its pointer or, with `new`, holds other files."""
     refuse_links(path)
     if path.is_dir() and Store(path).current is None:
         foreign = [file.name for file in path.iterdir() if not OURS.fullmatch(file.name)]
@@ -52,6 +47,16 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
             raise HoldfastError(
                 f"{path} contains other files, such as {min(foreign)}; choose a new or empty directory"
             )
+
+
+@contextmanager
+def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
+    """Lock a directory against other writers; a new one is removed again if it stays empty.
+
+    With `new`, a directory without a learner must hold no other files. Without `new`, it must hold a learner.
+    """
+    fresh = not path.exists()
+    check_new(path, new=new)
     if not new and (fresh or Store(path).current is None):
         raise HoldfastError(f"{path} holds no Holdfast state; check the path")
     try:
@@ -79,7 +84,7 @@ def roll_back(path: Path, number: int) -> None:
         store.rollback(number)
 
 
-def encoder_fingerprint(model: Classifier) -> Fingerprint:
+def encoder_fingerprint(model: Network) -> Fingerprint:
     """Return hashes of the encoder's own weights (without adapters), tokenizer and configuration."""
     inside = {
         id(weight)
@@ -99,7 +104,7 @@ def encoder_fingerprint(model: Classifier) -> Fingerprint:
     return Fingerprint(total.hexdigest()[:16], _hash(_tokenizing(model)), _hash(config))
 
 
-def _tokenizing(model: Classifier) -> Any:
+def _tokenizing(model: Network) -> Any:
     """Return what determines the tokens of a text; truncation and padding are set at each call."""
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:
@@ -122,6 +127,7 @@ def called(origin: Origin) -> str:
 def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: Sequence[str]) -> str:
     """Return the model card: origin, usage, lessons, labels, and what is kept of the training text."""
     traces = "trained weights" if head.trained else "sums of sentence vectors"
+    lessons = sum(not entry.get("correction") for entry in history)
     lines = [
         "---",
         "library_name: holdfast",
@@ -132,7 +138,7 @@ def card(origin: Origin, head: Head, history: Sequence[dict[str, Any]], labels: 
         "# A Holdfast learner",
         "",
         f"Method `{origin.method}` on the encoder `{called(origin)}` "
-        f"(fingerprint {origin.fingerprint.weights}), {len(labels)} labels, {len(history)} lessons, "
+        f"(fingerprint {origin.fingerprint.weights}), {len(labels)} labels, {lessons} lessons, "
         f"Holdfast {version_of('holdfast')}.",
         "",
         "```python",

@@ -20,7 +20,7 @@ from holdfast.maths.equations import reachable
 from holdfast.maths.losses import IGNORED
 from holdfast.maths.params import Params
 from holdfast.methods.base import Training
-from holdfast.models import Classifier
+from holdfast.models import Network
 from holdfast.settings import Settings
 from holdfast.steps.squares import add_up_squares
 
@@ -48,7 +48,7 @@ class FitResult:
 
 
 def fit(
-    model: Classifier,
+    model: Network,
     training: Training,
     train: Examples,
     valid: Examples,
@@ -149,9 +149,7 @@ def _copied(carried: dict[str, Params]) -> dict[str, Params]:
 
 
 @torch.no_grad()
-def _validate(
-    model: Classifier, params: Params | None, valid: Examples, batch_size: int
-) -> tuple[float, float]:
+def _validate(model: Network, params: Params | None, valid: Examples, batch_size: int) -> tuple[float, float]:
     """Return task loss and accuracy over a whole split: means over sentences, not of batch means.
 
     `params` are the weights to use instead of the model's own.

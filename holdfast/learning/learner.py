@@ -17,21 +17,24 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast.data.batches import Examples
 from holdfast.data.objective import objective
-from holdfast.data.tasks import Scenario, Split, Task, check_labels, task_of
+from holdfast.data.tasks import Scenario, Split, Task, check_labels, check_pairs, printable, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
-from holdfast.heads import SLDAHead, Taught
+from holdfast.heads import ClosedFormHead, Taught
 from holdfast.heads.calibration import set_scores
-from holdfast.learning import directory, sections
+from holdfast.heads.closed import SumsHead
+from holdfast.learning import corrections, directory, hub, sections
+from holdfast.learning.corrections import FORGET, Correction
 from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.fit import FitResult, fit
 from holdfast.learning.lesson import LOOK_AHEAD, Lesson, describe, search_passes
 from holdfast.learning.passes import Ledger, Passes, added
-from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, new_key
+from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, lesson_id, new_key, new_serial
 from holdfast.learning.trials import StoredTrial, Workspace, place_of
 from holdfast.learning.vectors import TaskVectors
 from holdfast.maths import params as P
@@ -41,12 +44,13 @@ from holdfast.maths.params import Params
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method, Training
 from holdfast.methods.search import Choice, Decision, Trial
-from holdfast.models import Classifier, build_classifier
+from holdfast.models import Network, build_classifier
 from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store
 from holdfast.storage.tensors import FORMAT, hash_of, read_meta, write_tensors
 
+LABEL = "label "  # begins what is hashed of a label, so that it is not taken for the id of a lesson
 MOST_BYTES = 4e9  # limit for a head, of which learning holds a second copy
 FIRST_TASKS = 2  # tasks whose trials are shared: later ones start from weights that few runs have in common
 
@@ -67,7 +71,7 @@ class Learner:
     ['alarm', 'music']
     """
 
-    model: Classifier
+    model: Network
     method: Method
     scenario: Scenario = "class-incremental"
     settings: Settings = field(default_factory=Settings)
@@ -83,9 +87,11 @@ class Learner:
     origin: Origin | None = None
     """What the learner was created from; None if it cannot be saved."""
     history: list[dict[str, Any]] = field(default_factory=list, init=False)
-    """One entry per lesson, without any text."""
+    """One entry per lesson or correction, without any text."""
     key: str = field(default_factory=new_key, init=False, repr=False)
     """Secret key of the ids in the history."""
+    keys: list[str] = field(default_factory=list, init=False, repr=False)
+    """Keys of the learners that were merged into this one, for the ids of their lessons."""
     migrates: bool = field(default=False, init=False)
     """Whether the learner comes from a state of an older format, which the next commit replaces."""
     tasks_seen: int = 0
@@ -202,7 +208,7 @@ class Learner:
             learner.load_state(tensors, meta)
         except HoldfastError as error:
             raise HoldfastError(f"{path} is damaged: {error}; restore it, or go back a generation") from error
-        learner.key = saved.key
+        learner.key, learner.keys = saved.key, saved.keys
         learner.migrates = saved.format < FORMAT
         learner._saved = path.resolve(), found.number
         return learner
@@ -240,7 +246,7 @@ class Learner:
     def commit(self, path: Path, *, keep: int | None = None) -> int:
         """Save for a caller that holds the lock; `keep` is the number of generations kept this time."""
         origin = self.made_of
-        saved = Saved(origin, sorted(self.fixed), self.key, self.state())
+        saved = Saved(origin, sorted(self.fixed), self.key, self.state(), keys=self.keys)
         tensors, parts = sections.written(saved, path, self.model.head.kind)
         card = self.card()  # one that cannot be made is an error before the commit
         if self.migrates:
@@ -371,13 +377,21 @@ class Learner:
         """Remove a label; return what still carries traces of it, or an empty string."""
         if label not in self.classes_:
             raise HoldfastError(unknown(label, self.classes_, "label"))
-        self.method.shrink(self.model.head.labels.index(label))
+        head, row = self.model.head, self.model.head.labels.index(label)
+        pooled = isinstance(head, SumsHead) and head.past.scatter == "pooled"
+        number = int(head.counts[row]) if isinstance(head, SumsHead) else 0
+        self.method.shrink(row)
         traces = self.model.forget(label)
         if self._remembers_weights():
             traces.append("the importances of the weights")
         fixed = [name for name, kind in self.method.state.items() if kind == "fixed"]
         if kept := [name for name in fixed if getattr(self.method, name)]:
             traces.append(f"the {' and '.join(kept)} that the method keeps")
+        named = (entry for entry in self.history if entry.get("correction") not in (None, "", FORGET))
+        if any(label in entry["task"] for entry in named):
+            traces.append("the history, in which corrections name it")
+        if pooled:  # corrections that follow are not exact
+            self._noted(FORGET, Correction("a label forgotten", number, False, ""), 1)
         self.start_over()
         return ", ".join(traces)
 
@@ -389,30 +403,177 @@ class Learner:
         found = False
         for number, entry in enumerate(self.history, start=1):
             plain = f"lesson {number}"
-            telling = label.casefold() in entry["task"].casefold() and entry["task"] != plain
-            found = found or telling or bool(entry.get("id"))
+            told = entry["task"] != plain and entry.get("correction") != FORGET
+            telling = told and label.casefold() in entry["task"].casefold()
+            found = found or telling or bool(entry.get("id") or entry.get("gone"))
             entry.pop("id", None)
+            entry.pop("gone", None)
             entry["task"] = plain if telling else entry["task"]
         if found:
-            self.key = new_key()
+            self.key, self.keys = new_key(), []
         return found
 
-    def merge(self, other: Learner) -> None:
-        """Add what another learner with an slda head on the same frozen encoder has learnt."""
+    def merge(self, other: Learner, *, again: bool = False) -> Correction:
+        """Add what another learner with the same kind of head on the same frozen encoder has learnt.
+
+        Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
+        """
         mine, its, summed = self.model.head, other.model.head, self._sums_of()
         same = summed is not None and summed == other._sums_of()
-        if not same or not isinstance(mine, SLDAHead) or not isinstance(its, SLDAHead):
-            raise HoldfastError("only learners with an slda head on the same frozen encoder can be merged")
-        mine.merge(its)
-        self.start_over()
-        self.history += other.history
-        self.tasks_seen += other.tasks_seen
+        if not same or not isinstance(mine, SumsHead) or not isinstance(its, SumsHead):
+            raise HoldfastError(
+                "only learners with the same closed-form head (auto, slda, rda or ranpac) on the same frozen "
+                "encoder can be merged; teach one of them the files of the other"
+            )
+        if not again:
+            related = not {self.key, *self.keys}.isdisjoint([other.key, *other.keys])
+            shared = corrections.shared_lessons(self.history, other.history, related=related)
+            corrections.refuse_twice(mine, its, shared)
+        self.check_room(its.labels, "teach fewer labels")
+        with self._whole_or_not_at_all():
+            mine.merge(its)
+            self.start_over()
+            self.history += [
+                {**entry, "generation": 0} if "generation" in entry else entry for entry in other.history
+            ]
+            self.keys += [key for key in (other.key, *other.keys) if key not in (self.key, *self.keys)]
+            self.tasks_seen += other.tasks_seen
+            what = f"merged with a state of {len(its.visible_rows())} labels"
+            exact, note = self._limits()
+            return self._noted("merge", Correction(what, int(its.counts.sum()), exact, note), len(its.labels))
+
+    # ---- corrections ------------------------------------------------------------------------------------
+
+    def remove(self, texts: Sequence[str], labels: Sequence[str]) -> Correction:
+        """Take sentences out again that were learnt under these labels, once for each time they are given.
+
+        A label without sentences is forgotten. Sentences that were never learnt corrupt the sums; they are
+        noticed, and refused, where the sums of the rest become impossible.
+        """
+        return self._taken_out("remove", texts, labels, None)
+
+    def relabel(self, texts: Sequence[str], labels: Sequence[str], to: str) -> Correction:
+        """Give sentences that were learnt under these labels another label, as if it had been theirs."""
+        return self._taken_out("relabel", texts, labels, to)
+
+    def rename_label(self, old: str, new: str) -> Correction:
+        """Rename a label; what it has learnt stays."""
+        head = self.model.head
+        if old not in self.classes_:
+            raise HoldfastError(unknown(old, self.classes_, "label"))
+        with self._whole_or_not_at_all():
+            corrections.rename(head, old, new)
+            self.start_over()
+            number, (exact, note) = 0, self._limits()
+            if isinstance(head, ClosedFormHead):
+                head.resettle()
+                number = int(head.counts[head.labels.index(new)])
+            found = Correction(f"{old!r} renamed to {new!r}", number, exact, note, (old,))
+            return self._noted("rename-label", found, 1)
+
+    def merge_labels(self, labels: Sequence[str], into: str) -> Correction:
+        """Unite labels under one of them or under a new name, as if all had been taught under it."""
+        head = corrections.closed(self.model.head, "merge labels", self._called)
+        if isinstance(labels, str):
+            raise HoldfastError("the labels are one string; give a list of strings")
+        corrections.check_name(into)
+        for label in labels:
+            if label not in self.classes_:
+                raise HoldfastError(unknown(label, self.classes_, "label"))
+        united = list(dict.fromkeys([*labels, *([into] if into in self.classes_ else [])]))
+        if len(united) < 2:
+            raise HoldfastError(
+                f"only the label {united[0]!r} is given; name two or more"
+                if united
+                else "name two or more labels"
+            )
+        with self._whole_or_not_at_all():
+            gone = tuple(label for label in united if label != into)
+            number = int(sum(head.counts[head.labels.index(label)] for label in gone))
+            corrections.unite(head, united, into)
+            head.resettle()
+            self.start_over()
+            exact, note = self._limits()
+            names = ", ".join(map(repr, gone))
+            found = Correction(f"{names} merged into {into!r}", number, exact, note, gone)
+            return self._noted("merge-labels", found, len(gone))
+
+    def _taken_out(
+        self, doing: str, texts: Sequence[str], labels: Sequence[str], to: str | None
+    ) -> Correction:
+        """Remove sentences, or give them another label."""
+        check_pairs(texts, labels)
+        if not len(texts):
+            raise HoldfastError(f"no sentences to {doing}; give some")
+        head = corrections.closed(self.model.head, f"{doing} sentences", self._called)
+        if to is not None:
+            corrections.check_name(to)
+            self.check_room([to], "is this a label?")
+            places = [place for place, label in enumerate(labels) if label != to]
+            if not places:
+                raise HoldfastError(f"all of these sentences have the label {to!r} already; give another")
+            texts, labels = [texts[i] for i in places], [labels[i] for i in places]
+        corrections.check_learnt(head, labels)
+        with self._whole_or_not_at_all():
+            ordered = sorted(zip(texts, labels, strict=True))  # their order has no effect
+            texts, labels = [text for text, _ in ordered], [label for _, label in ordered]
+            features = self.model.embed(texts, on_batch=self.progress.looked)
+            lessons = [entry for entry in self.history if not entry.get("correction")]
+            carried = self.model.adapted and any(entry.get("drift") for entry in lessons[1:])
+            corrections.take_out(head, Taught(features, labels), carried=carried)
+            if to is not None:
+                head.add([to])
+                head.teach([to])
+                head.take_in(Taught(features, [to] * len(texts)))
+            exact, note = self._limits()
+            gone = tuple(label for label in sorted(set(labels)) if not head.counts[head.labels.index(label)])
+            for label in gone:
+                self.method.shrink(head.labels.index(label))
+                self.model.forget(label)
+            head.resettle()
+            self.start_over()
+            of = sorted(set(labels))
+            names = repr(of[0]) if len(of) == 1 else f"{len(of)} labels"
+            what = f"{len(texts)} of {names} " + ("removed" if to is None else f"relabelled to {to!r}")
+            return self._noted(doing, Correction(what, len(texts), exact, note, gone), len(of))
+
+    def _limits(self) -> tuple[bool, str]:
+        """Return whether a correction of the present state is exact, and what it cannot undo."""
+        return corrections.limits(
+            self.model.head, self.history, adapted=self.model.adapted, weights=self._remembers_weights()
+        )
+
+    def _noted(self, kind: str, found: Correction, labels: int) -> Correction:
+        """Write a correction into the history, without any text."""
+        self.history.append(
+            {
+                "task": printable(found.what),
+                "sentences": found.sentences,
+                "labels": labels,
+                "new": 0,
+                "score": None,
+                "drift": None,
+                "correction": kind,
+                "gone": [lesson_id(self.key, LABEL + label) for label in found.gone],
+                **self._serial(),
+            }
+        )
+        return found
+
+    def _serial(self) -> dict[str, str]:
+        """Return the serial number of a new entry; none in a study, which repeats bit for bit."""
+        return {} if self.origin is None else {"serial": new_serial()}
+
+    @property
+    def _called(self) -> str:
+        """Name of the method, for messages."""
+        return next((name for name, one in METHODS.items() if one is type(self.method)), "this method")
 
     def _sums_of(self) -> tuple[Any, ...] | None:
         """Return what defines the head's sums; None if the learner cannot be merged."""
         head = self.model.head
         more = self.model.adapted or self._remembers_weights()
-        if self.origin is None or not isinstance(head, SLDAHead) or more:
+        if self.origin is None or not isinstance(head, SumsHead) or more:
             return None
         settings = self.origin.settings
         read = (settings["vector"], settings["max_length"], self.model.reading, self.seed)
@@ -459,7 +620,7 @@ class Learner:
             known_scores = (before, after)
             held_out = len(task.valid)
             lesson = Lesson(task.name, decision, trial, trials, chosen, rest, known_scores, held_out)
-            self.history.append(lesson.entry(task, self._new))
+            self.history.append(lesson.entry(task, self._new) | self._serial())
             self.tasks_seen += 1
             self._forget_task()
         self.accelerator.wait_for_everyone()  # other processes may still be reading the trial
@@ -486,6 +647,7 @@ class Learner:
         self.model.to(self.accelerator.device)
         self._task = task
         self._task_key = key
+        self.model.remember([*task.train.texts, *task.valid.texts])
         self.vectors = TaskVectors(task, self._embed, self._start_vectors, self._count_moved)
         self.start_here()
         self.progress.task(self.tasks_seen + 1, task.name)
@@ -740,6 +902,7 @@ class Learner:
                 rows=head.labels,
                 seen=head.seen,
                 class_weights=self.settings.class_weights,
+                relaxation=self.settings.relaxation,
             )
             found = self.model.encode(getattr(self._task, part), loss)
             if not head.has_past:  # a head for this task alone: labels of other tasks do not count
@@ -810,6 +973,7 @@ class Learner:
         """Drop the sentences, their vectors, the trials and the shared work of the current task."""
         for name in ("_task", "vectors"):
             self.__dict__.pop(name, None)
+        self.model.unremember()
         self._task_key = ""
         self._trials = {}
         self._examples = {}
@@ -828,6 +992,51 @@ class Learner:
         P.restore(self.model, weights)
         self.method.load_state_dict(state)
         self.model.load_memory(memory)
+
+    # ---- sharing ----------------------------------------------------------------------------------------
+
+    def save_pretrained(self, path: str | Path, *, encoder: str | None = None) -> None:
+        """Write a copy to share: one generation, with a model card, without the ids of lessons.
+
+        `encoder` is the name under which others find the encoder, if it is a folder here.
+        """
+        hub.save_shared(self, Path(path), encoder=encoder)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | Path,
+        *,
+        revision: str | None = None,
+        model: str | None = None,
+        token: str | None = None,
+    ) -> Self:
+        """Load a learner from a folder or from a repository of the Hugging Face hub.
+
+        Its encoder must be on this machine, or named by `model`.
+        """
+        with hub.found(source, revision=revision, token=token) as path:
+            learner = cls.load(path, model=model)
+        if path != Path(source):
+            learner._saved = None  # that folder is gone
+        return learner
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        encoder: str | None = None,
+        token: str | None = None,
+        message: str = "Push a Holdfast learner",
+    ) -> str:
+        """Upload what `save_pretrained` writes to the Hugging Face hub; return the id of the commit."""
+        return hub.push(self, repo_id, private=private, encoder=encoder, token=token, message=message)
+
+    @override
+    def __repr__(self) -> str:
+        made = f"{self.origin.method}, {directory.called(self.origin)}" if self.origin else "not saveable"
+        return f"Learner({made}, {len(self.classes_)} labels, {len(self.history)} lessons)"
 
 
 def _split(state: Mapping[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:

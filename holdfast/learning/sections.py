@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import math
 import os
+import re
 import secrets
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +30,7 @@ from holdfast.storage.generations import Generation
 CALIBRATION = ("heat", "evidence", "chosen", "calibration", "offsets", "marks")
 """Statistics of heads that validation sentences have decided."""
 JSON_SECTIONS = ("encoder", "learner", "history", "secret")
+HEX = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 KEEP = 5
 LONGEST_PATH = 1000
 USUAL_SECONDS, SENTENCES_A_SECOND = 60.0, 200  # the former budget of auto, and how fast two cores train
@@ -103,8 +105,14 @@ class Entry:
     rho: dict[str, float] = field(default_factory=dict)
     id: str = ""
     """Keyed hash of the rows, by which a lesson is recognised."""
+    serial: str = ""
+    """Random number, by which a lesson is recognised in a copy that lacks ids; older entries have none."""
     generation: int = 0
     """The generation that the lesson was committed as."""
+    correction: str = ""
+    """The kind of a correction, of which `task` says what it did; empty for a lesson."""
+    gone: list[str] = field(default_factory=list)
+    """Keyed hashes of the labels that a correction has renamed, merged or emptied."""
 
 
 @dataclass
@@ -112,6 +120,8 @@ class SecretSection:
     """The key of the lesson ids: without it, an id says nothing about the rows."""
 
     key: str
+    merged: list[str] = field(default_factory=list)
+    """Keys of the learners that were merged into this one; left out if there are none."""
 
 
 @dataclass
@@ -126,11 +136,18 @@ class Saved:
     format: int = 2
     of_head: list[str] = field(default_factory=list)
     """Names of the sections of its computed head."""
+    keys: list[str] = field(default_factory=list)
+    """Keys of the learners that were merged into this one."""
 
 
 def new_key() -> str:
     """Return a new key for lesson ids."""
     return secrets.token_hex(32)
+
+
+def new_serial() -> str:
+    """Return a new serial number of a lesson: it says nothing about the rows."""
+    return secrets.token_hex(8)
 
 
 def written(saved: Saved, path: Path, kind: str) -> tuple[dict[str, Params], dict[str, Any]]:
@@ -153,7 +170,7 @@ def written(saved: Saved, path: Path, kind: str) -> tuple[dict[str, Params], dic
             fixed=sorted(saved.fixed),
             **{name: meta[name] for name in ("hparams", "labels", "seen", "tasks_seen", "numbers")},
         ),
-        "secret": SecretSection(saved.key),
+        "secret": SecretSection(saved.key, saved.keys),
     }
     groups: dict[str, Params] = {"weights": tensors["weights"]}
     if memory:
@@ -162,6 +179,8 @@ def written(saved: Saved, path: Path, kind: str) -> tuple[dict[str, Params], dic
         groups["calibration"] = {name: memory[name] for name in decided}
     groups |= {f"method.{n}": group for n, group in tensors.items() if n not in ("weights", "memory")}
     plain: dict[str, Any] = {name: asdict(section) for name, section in sections.items()}
+    if not saved.keys:
+        del plain["secret"]["merged"]
     plain["history"] = meta["history"]
     return groups, dict(to_json(plain))  # type: ignore[arg-type]
 
@@ -183,6 +202,8 @@ def read(generation: Generation, path: Path) -> Saved:
     encoder = built(EncoderSection, sections["encoder"], f"{path}, section 'encoder'")
     learner = built(LearnerSection, sections["learner"], f"{path}, section 'learner'")
     secret = built(SecretSection, sections["secret"], f"{path}, section 'secret'")
+    if not all(HEX.fullmatch(key) for key in (secret.key, *secret.merged)):
+        raise _refused(path, "has a key that is no hexadecimal number")
     named = [one for one in (encoder.name, encoder.folder) if one is not None]
     if len(named) != 1 or len(named[0]) > LONGEST_PATH or not named[0].isprintable():
         raise _refused(path, "names no encoder, or a strange one")
@@ -205,7 +226,8 @@ def read(generation: Generation, path: Path) -> Saved:
     groups |= {n.removeprefix("method."): t for n, t in tensors.items() if n.startswith("method.")}
     names = ("labels", "seen", "tasks_seen", "hparams", "numbers")
     meta = {name: getattr(learner, name) for name in names} | {"history": history}
-    return _checked(Saved(origin, learner.fixed, secret.key, (groups, meta), of_head=of_head), path)
+    found = Saved(origin, learner.fixed, secret.key, (groups, meta), of_head=of_head, keys=secret.merged)
+    return _checked(found, path)
 
 
 def check_head(saved: Saved, kind: str, path: Path) -> None:
@@ -321,6 +343,16 @@ def _renamed(method: str, hparams: dict[str, Any], fixed: list[str]) -> tuple[di
 def lesson_id(key: str, mark: str) -> str:
     """Return the id of a lesson: a keyed hash of the mark of its rows."""
     return hmac.new(bytes.fromhex(key), mark.encode(), hashlib.sha256).hexdigest()[:16]
+
+
+def label_counts(saved: Saved) -> dict[str, int | None]:
+    """Return how many sentences of each label a saved learner knows; None where its head does not count."""
+    tensors, meta = saved.state
+    memory = tensors.get("memory", {})
+    counts = memory.get("counts", memory.get("0.counts"))  # klda has several members of equal counts
+    if counts is None or len(counts) != len(meta["labels"]):
+        return dict.fromkeys(meta["seen"])
+    return {label: int(n) for label, n in zip(meta["labels"], counts.tolist(), strict=True) if n > 0}
 
 
 def _known_group(name: str) -> bool:

@@ -14,7 +14,7 @@ from helpers.everyday import rows_of, table
 from helpers.learners import FAST
 
 from holdfast import Learner
-from holdfast.everyday import jobs as everyday
+from holdfast.everyday import teach
 from holdfast.storage import files
 from holdfast.storage.generations import Store
 
@@ -42,7 +42,7 @@ def learning(mine: Path, source: str, announce: int) -> None:
 
     Store.commit = announced
     files.os.fsync, files.os.replace = slowly(os.fsync), slowly(os.replace)
-    everyday.learn(mine, source, again=True)
+    teach.learn(mine, source, again=True)
 
 
 def child(mine: Path, source: str) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from helpers.learners import STREAM, TEXTS, create, taught
 
 from holdfast import Learner
 from holdfast.errors import HoldfastError
-from holdfast.everyday.jobs import forget_label
+from holdfast.everyday.correct import forget_label
 from holdfast.heads import SLDAHead
 from holdfast.methods import over_slda, quadratic
 

@@ -20,7 +20,7 @@ from holdfast.learning.fit import FitResult, fit
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Training
-from holdfast.models import Classifier, build_classifier
+from holdfast.models import Network, build_classifier
 
 STEPS = 3  # 24 sentences in batches of 8
 
@@ -30,7 +30,7 @@ class World:
 
     def __init__(self, path: str) -> None:
         self.task = class_stream().tasks[0]
-        self.model: Classifier = build_classifier(path, small())
+        self.model: Network = build_classifier(path, small())
         self.model.head.add(self.task.labels)
         self.model.head.teach(self.task.labels)
         self.train, self.valid = self.encode("train"), self.encode("valid")
@@ -93,7 +93,7 @@ def script(
     judged: list[P.Params] = []
 
     def scripted(
-        model: Classifier, params: P.Params | None, valid: Examples, batch_size: int
+        model: Network, params: P.Params | None, valid: Examples, batch_size: int
     ) -> tuple[float, float]:
         own = P.snapshot(model) if params is None else params
         judged.append({name: value.clone() for name, value in own.items()})
@@ -301,7 +301,7 @@ def test_look_ahead_and_main_phase_see_the_same_batches_and_dropout(tiny_bert, c
     trainings: list[list[tuple[Any, float]]] = []
     original_fit = fit_module.fit
 
-    def counted(model: Classifier, training: Training, *args: Any, **kwargs: Any):
+    def counted(model: Network, training: Training, *args: Any, **kwargs: Any):
         trainings.append([])
 
         def forward(model, batch):
