@@ -19,7 +19,9 @@ from helpers.toys import DOMAIN_WORDS, KEYWORDS, sentences
 
 from holdfast import Learner
 from holdfast.data.readers import Row
-from holdfast.everyday import jobs as everyday
+from holdfast.everyday.predict import answers
+from holdfast.everyday.teach import oddities
+from holdfast.runtime.answers import Asked
 from holdfast.storage.generations import Store
 
 # ---- learn --------------------------------------------------------------------------------------------
@@ -100,14 +102,14 @@ def test_oddities_are_counted_and_reported(here, one_layer, capsys):
     said = capsys.readouterr().out
     assert "rows that repeat another row: 3;" in said
     assert "texts with more than one label: 1," in said
-    assert "'Music ' and 'music' differ only in case or spaces" in said
+    assert "'Music ' and 'music' differ only in case, spaces" in said
     assert float(Learner.load("mine").model.head.past.counts.sum()) == len(rows)
 
 
 def test_a_label_that_looks_like_a_known_one_is_reported():
-    found = everyday.oddities([Row("x", "Play Music")], ["play music", "other"])
+    found = oddities([Row("x", "Play Music")], ["play music", "other"])
     assert len(found) == 1
-    assert "'Play Music' and 'play music'" in found[0]
+    assert "'Play Music' and 'play music'" in str(found[0])
 
 
 def test_strange_texts_are_learnt_and_predicted(here, one_layer, capsys):
@@ -246,7 +248,7 @@ def test_predict_plain_lines_and_bad_requests(made, tmp_path, capsys):
     lines.write_text("music0 music1\n\nlight0\n")
     assert call("predict", str(made), "--file", str(lines)) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-    refused(capsys, "give a sentence", "predict", str(made))
+    refused(capsys, "give sentences", "predict", str(made))
     refused(capsys, "is not one of 'text', 'jsonl', 'csv'", "predict", str(made), "x", "--format", "xml")
     refused(capsys, "between 0.5 and 0.99", "predict", str(made), "x", "--reject", "2")
     refused(capsys, "holds no Holdfast state", "predict", str(tmp_path / "none"), "x")
@@ -257,13 +259,13 @@ def test_unknown_inputs_are_told(made, capsys):
     learner = Learner.load(made)
     head, known = learner.model.head, [text for text, _ in rows_of(0, "test")]
     strange = [" ".join(words) for words in DOMAIN_WORDS.values()] + ["of to and in " * 8]
-    answers = everyday.answers(learner, [*known, *strange], everyday.Asked(reject=0.8))
-    assert learner.is_unknown([*known, *strange], reject=0.8) == [one.label is None for one in answers]
+    found = answers(learner, [*known, *strange], Asked(reject=0.8))
+    assert learner.is_unknown([*known, *strange], reject=0.8) == [one.label is None for one in found]
     far = head.distances(learner.model.embed([*known, *strange])) > head.threshold(0.8)
-    assert [answer.label is None for answer in answers] == far.tolist()
-    outside = [answer.text for answer in answers[len(known) :] if answer.label is None]
+    assert [answer.label is None for answer in found] == far.tolist()
+    outside = [answer.text for answer in found[len(known) :] if answer.label is None]
     assert outside
-    assert sum(answer.label is not None for answer in answers[: len(known)]) > len(known) / 2
+    assert sum(answer.label is not None for answer in found[: len(known)]) > len(known) / 2
     assert call("predict", str(made), outside[0], "--reject", "0.8") == 0
     assert capsys.readouterr().out.startswith("(unknown)")
 

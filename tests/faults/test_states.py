@@ -80,6 +80,12 @@ def scenes(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         command = ("forget-label", str(label), "--model", one_layer)
         return lambda state: call(command[0], str(state), *command[1:], *options)
 
+    other = place / "other"
+    assert learn(2)(other) == 0
+
+    def correct(command: str, what: str) -> Callable[[Path], int]:
+        return lambda state: call(command, str(state), what, "--model", one_layer)
+
     return {
         "first lesson": Scene(empty, learn(0), knows(2)),
         "later lesson": Scene(two, learn(2), knows(6)),
@@ -87,10 +93,12 @@ def scenes(one_layer: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         "rollback": Scene(two, lambda state: call("rollback", str(state), "1"), knows(2)),
         "forget": Scene(two, forget(), knows(3)),
         "purge": Scene(two, forget("--purge"), knows(3), gone=label),
+        "remove": Scene(two, correct("remove", sources[1]), knows(2)),
+        "merge": Scene(two, correct("merge", str(other)), knows(6)),
     }
 
 
-NAMES = ["first lesson", "later lesson", "save", "rollback", "forget", "purge"]
+NAMES = ["first lesson", "later lesson", "save", "rollback", "forget", "purge", "remove", "merge"]
 MOST = [pytest.param(2, id="some"), pytest.param(10_000, marks=pytest.mark.slow, id="all")]
 
 

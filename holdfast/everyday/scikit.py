@@ -1,0 +1,232 @@
+"""HoldfastClassifier: a learner with the interface of a scikit-learn classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self, cast
+
+import numpy as np
+from typing_extensions import override
+
+from holdfast.data.readers import whole
+from holdfast.data.tasks import check_labels
+from holdfast.errors import HoldfastError, did_you_mean, require
+from holdfast.fields import fields_of
+from holdfast.learning.directory import EVERYDAY
+from holdfast.learning.learner import Learner
+from holdfast.settings import TrainingSettings
+
+require("sklearn", "sklearn")
+from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
+from sklearn.exceptions import DataConversionWarning  # noqa: E402
+from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
+from sklearn.utils.validation import check_is_fitted  # noqa: E402
+
+SEVERAL = (
+    "y has several labels for one text; for independent yes/no answers wrap the classifier: "
+    "sklearn.multioutput.MultiOutputClassifier(HoldfastClassifier())"
+)
+
+
+class BadInput(HoldfastError, ValueError):
+    """Input that a classifier cannot use; also a ValueError, as scikit-learn expects."""
+
+
+class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A text classifier for scikit-learn.
+
+    `fit` forgets everything and teaches; `partial_fit` teaches the next lesson, with new labels or without.
+    X is a list, an array, or a column of pandas or `datasets`. Labels are strings, integers or booleans, and
+    come back as they were. `learner_` is the `Learner`, which can be saved.
+
+    >>> from holdfast import HoldfastClassifier
+    >>> classifier = HoldfastClassifier("encoder", method="slda")
+    >>> _ = classifier.fit(["wake me at six", "wake me at nine", "play a song"], [1, 1, 2])
+    >>> _ = classifier.partial_fit(["play some jazz"], [2])
+    >>> classifier.predict(["play some jazz"]).tolist(), classifier.classes_.tolist()
+    ([2], [1, 2])
+    """
+
+    def __init__(
+        self,
+        model: str = "minilm",
+        method: str = "auto",
+        *,
+        hyper_parameters: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.hyper_parameters = hyper_parameters
+        self.settings = settings
+        self.seed = seed
+
+    # ---- learning ---------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Forget everything and teach these texts."""
+        texts, labels = _checked(X, y)
+        settings = dict(self.settings or {})
+        known = list(fields_of(TrainingSettings))
+        if strange := sorted(set(settings) - set(known)):
+            raise BadInput(f"unknown setting {strange[0]!r}{did_you_mean(strange[0], known)}")
+        learner = Learner.create(
+            self.model,
+            self.method,
+            settings=replace(EVERYDAY, **settings),
+            seed=self.seed,
+            **(self.hyper_parameters or {}),
+        )
+        return self._taught(learner, texts, labels, {})
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Teach the next lesson; new labels need not be announced, so `classes` has no effect."""
+        if not hasattr(self, "learner_"):
+            return self.fit(X, y)
+        texts, labels = _checked(X, y)
+        return self._taught(self.learner_, texts, labels, dict(self._values))
+
+    def _taught(self, learner: Learner, texts: list[str], labels: np.ndarray, values: dict[str, Any]) -> Self:
+        """Teach a lesson; the classifier is unchanged if that fails."""
+        kinds = {labels.dtype.kind, *(np.asarray(value).dtype.kind for value in values.values())}
+        if len({"s" if kind in "UO" else "i" if kind in "iu" else kind for kind in kinds}) > 1:
+            known = next(iter(values.values()))
+            raise BadInput(f"labels such as {labels[0]!r} and {known!r} are of different types; use one type")
+        names = [str(value) for value in labels.tolist()]
+        try:
+            check_labels(names)
+        except HoldfastError as error:
+            raise BadInput(str(error)) from error
+        learner.learn(texts, names)
+        values |= dict(zip(names, labels.tolist(), strict=True))
+        self.learner_, self._values = learner, values
+        self.classes_ = np.unique(np.array(list(values.values())))
+        return self
+
+    # ---- predicting -------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the label of each text, in the type it was taught in."""
+        likely = self.predict_proba(X)
+        found: np.ndarray = self.classes_[likely.argmax(1)]
+        return found
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return a row per text and a column per label of `classes_`."""
+        check_is_fitted(self)
+        column = {name: place for place, name in enumerate(self.learner_.classes_)}
+        order = [column[str(value)] for value in self.classes_.tolist()]
+        found: np.ndarray = self.learner_.predict_proba(texts_of(X))[:, order]
+        return found
+
+    @override
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = True
+        tags.input_tags.one_d_array = True
+        tags.input_tags.two_d_array = False
+        tags.no_validation = True
+        return tags
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "learner_")
+
+
+# ---- input ------------------------------------------------------------------------------------------------
+
+
+def _checked(X: Any, y: Any) -> tuple[list[str], np.ndarray]:
+    """Return the texts and labels of a lesson."""
+    texts = texts_of(X)
+    if empty := [place for place, text in enumerate(texts) if not text.strip()]:
+        raise BadInput(f"text {empty[0] + 1} is empty; fill it in or drop the row")
+    labels = labels_of(y)
+    if len(texts) != len(labels):
+        raise BadInput(f"{len(texts)} texts but {len(labels)} labels; give one label per text")
+    return texts, labels
+
+
+def texts_of(X: Any) -> list[str]:
+    """Return the texts of a list, an array, or a column of pandas or `datasets`."""
+    if isinstance(X, str):
+        raise BadInput("X is one string; give a list of texts")
+    if isinstance(X, Mapping) or not hasattr(X, "__len__") or not hasattr(X, "__getitem__"):
+        raise BadInput(f"X is {type(X).__name__}; give a list of texts, or a column of your table")
+    values = _column(X, "X")
+    for place, value in enumerate(values, start=1):
+        if _missing(value):
+            raise BadInput(f"text {place} is missing ({value}); fill it in or drop the row")
+        if not isinstance(value, str):
+            raise BadInput(
+                f"text {place} is not text but {value!r} ({type(value).__name__}); give texts, not numbers"
+            )
+        if not whole(value):
+            raise BadInput(f"text {place} has an unpaired surrogate; save it as plain UTF-8 text")
+    if not values:
+        raise BadInput("X has 0 texts, a minimum of 1 is required")
+    return cast(list[str], values)
+
+
+def labels_of(y: Any) -> np.ndarray:
+    """Return labels as an array of strings, integers or booleans."""
+    if y is None:
+        raise BadInput("HoldfastClassifier requires y to be passed, but the target y is None")
+    if isinstance(y, str):
+        raise BadInput("y is one string; give a list of labels")
+    values = _column(y, "y")
+    if any(isinstance(value, list | tuple | set) for value in values):
+        raise BadInput(SEVERAL)
+    for place, value in enumerate(values, start=1):
+        if _missing(value):
+            raise BadInput(f"label {place} is missing ({value}, NaN or None); fill it in or drop the row")
+        if isinstance(value, str) and not value.strip():
+            raise BadInput(f"label {place} is empty; fill it in or drop the row")
+        if isinstance(value, float) and not value.is_integer():
+            raise BadInput(
+                f"Unknown label type: continuous; label {place} is {value!r}: labels are strings or integers"
+            )
+        if not isinstance(value, str | bool | int | float | np.bool_ | np.integer | np.floating):
+            raise BadInput(f"label {place} is {value!r} ({type(value).__name__}); use strings or integers")
+    if len({_kind(value) for value in values}) > 1:
+        first = values[0]
+        other = next(value for value in values if _kind(value) != _kind(first))
+        raise BadInput(f"labels such as {first!r} and {other!r} are of different types; use one type")
+    found = np.array(values)
+    check_classification_targets(found)
+    return found
+
+
+def _missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or the missing value of pandas."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def _kind(value: Any) -> str:
+    """Return which labels a label goes with."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    return "float" if isinstance(value, float | np.floating) else "integer"
+
+
+def _column(values: Any, what: str) -> list[Any]:
+    """Return the values of one column as Python objects."""
+    if not hasattr(values, "__iter__") and hasattr(values, "__array__"):
+        values = np.asarray(values)
+    shape = getattr(values, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[1] == 1:
+        if what == "y":
+            warnings.warn(
+                "A column-vector y was passed when a 1d array was expected", DataConversionWarning, 3
+            )
+        values = values.iloc[:, 0] if hasattr(values, "iloc") else np.asarray(values)[:, 0]
+    elif shape is not None and len(shape) != 1:
+        if what == "y":
+            raise BadInput(SEVERAL)
+        columns = f"{shape[1]} columns" if len(shape) == 2 else f"{len(shape)} dimensions"
+        raise BadInput(f"X has {columns}; give one column of texts, such as table['text']")
+    return list(values.tolist() if hasattr(values, "tolist") else values)

@@ -1,0 +1,264 @@
+"""Teach a file to the learner in a directory."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from typing_extensions import override
+
+from holdfast.data.readers import Rows, read_pairs, stem
+from holdfast.data.tasks import Split, Task, check_labels, printable
+from holdfast.errors import HoldfastError
+from holdfast.events import Progress
+from holdfast.everyday.lessons import Earlier, mark_of
+from holdfast.learning import directory as state
+from holdfast.learning.learner import Learner
+from holdfast.learning.lesson import Lesson
+from holdfast.learning.sections import label_counts, lesson_id, read
+from holdfast.storage.generations import Store
+
+
+@dataclass
+class Learnt:
+    """Result of learning a file."""
+
+    learner: Learner
+    lesson: Lesson | None
+    """None if the same rows had been learnt before."""
+    generation: int
+    new: list[str]
+    more: list[str]
+    notes: list[str] = field(default_factory=list)
+    """What is odd about the file."""
+
+
+@dataclass
+class Planned:
+    """What learning a file would change."""
+
+    labels: dict[str, int]
+    """Rows that would be learnt of each label."""
+    known: dict[str, int | None]
+    """Sentences that the learner has of each of its labels; None where they are not counted."""
+    notes: list[str]
+    learnt_before: int = 0
+    """The generation that has learnt these rows already; 0 if none has."""
+
+    @property
+    def new(self) -> list[str]:
+        """Labels that the learner does not know yet."""
+        return [label for label in self.labels if label not in self.known]
+
+
+def learn(
+    path: Path,
+    source: str,
+    *,
+    given: Rows | None = None,
+    method: str | None = None,
+    model: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    generations: int | None = None,
+    budget: int | None = None,
+    again: bool = False,
+    strict: bool = False,
+    progress: Progress | None = None,
+    hyper_parameters: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Learnt:
+    """Teach a file to the learner in a directory, created if absent, and commit a generation.
+
+    Rows that the learner has learnt before, in any order, are not counted twice unless `again` is true. With
+    `strict`, labels that look alike and texts with several labels are errors.
+    `given` are rows that are in memory already; `source` is then only the name of the lesson.
+    """
+    columns = {"text_column": text_column, "label_column": label_column}
+    rows = read_pairs(source, **columns) if given is None else list(given)
+    with state.working_in(path):
+        learner = _opened(path, method, model, hyper_parameters or {}, settings or {})
+        learner.progress = progress or Progress()
+        learner.work_in(path / ".trials")
+        if generations is not None:
+            learner.made_of.keep = generations
+        usual = getattr(learner.method, "sentences", None)
+        if budget is not None:
+            if usual is None:
+                raise HoldfastError(
+                    f"--budget works only with auto, not with {learner.made_of.method}; leave it out"
+                )
+            learner.method.set(sentences=budget)
+        learner.check_room((row.label for row in rows), f"is {label_column!r} the label column?")
+        known = set(learner.classes_)
+        mark = mark_of(rows)
+        if before := None if again else Earlier.of(learner).learnt(rows):
+            done, missing = before
+            if not missing:
+                shutil.rmtree(path / ".trials", ignore_errors=True)
+                learner.write_card(path, learner.card())
+                return Learnt(learner, None, done or learner.generation, [], [])
+            rows = [row for row in rows if row.label in missing]
+            learner.progress.note("note: only the rows of labels that were forgotten since are learnt again")
+        odd = oddities(rows, learner.classes_)
+        if strict:
+            refuse(source, odd)
+        for oddity in odd:
+            learner.progress.note(f"note: {oddity}")
+        if cut := learner.model.cut([row.text for row in rows if row.split != "test"]):
+            most = learner.settings.max_length
+            learner.progress.note(
+                f"note: texts of which only the first {most} tokens are read: {cut}; --set max_length=N can "
+                "change that in a new directory"
+            )
+        lesson = _taught(learner, source, rows)
+        learner.history[-1] |= {"id": lesson_id(learner.key, mark), "generation": Store(path).next}
+        if budget is not None:
+            learner.method.set(sentences=usual)  # the budget was for this file only
+        generation = learner.commit(path)
+        shutil.rmtree(path / ".trials", ignore_errors=True)
+    labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
+    new = [label for label in labels if label not in known]
+    more = [label for label in labels if label in known]
+    return Learnt(learner, lesson, generation, new, more, list(map(str, odd)))
+
+
+def planned(
+    path: Path,
+    source: str,
+    *,
+    method: str | None = None,
+    text_column: str = "text",
+    label_column: str = "label",
+    again: bool = False,
+    strict: bool = False,
+) -> Planned:
+    """Return what `learn` would change. Nothing is written, and no encoder is loaded."""
+    rows = read_pairs(source, text_column=text_column, label_column=label_column)
+    taught = Counter(row.label for row in rows if row.split in (None, "train"))
+    known: dict[str, int | None] = {}
+    before: tuple[int, set[str]] | None = None
+    if Store(path).current is not None:
+        saved = read(Store(path).load(), path)
+        _check_method(path, method, saved.origin.method)
+        known = label_counts(saved)
+        before = None if again else Earlier.of_saved(saved).learnt(rows)
+    else:
+        state.check_new(path)
+    check_labels(label for label in taught if label not in known)
+    _check_splits(source, rows, known)
+    odd = oddities(rows, list(known))
+    if strict:
+        refuse(source, odd)
+    notes = list(map(str, odd))
+    if before is None:
+        return Planned(dict(sorted(taught.items())), known, notes)
+    generation, missing = before
+    left = {label: n for label, n in sorted(taught.items()) if label in missing}
+    return Planned(left, known, notes, 0 if left else generation or Store(path).current or 0)
+
+
+def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
+    """Teach a file's rows as one lesson; without a split column, some are held out for validation."""
+    name = printable(stem(source))
+    if rows[0].split is None:
+        return learner.learn([row.text for row in rows], [row.label for row in rows], name)
+    _check_splits(source, rows, learner.classes_)
+    ordered = sorted(rows)  # their order in the file has no effect
+    parts = {part: Split.of([row[:2] for row in ordered if row.split == part]) for part in ("train", "valid")}
+    return learner.learn(Task(name, **parts, test=Split((), ())))
+
+
+def _check_splits(source: str, rows: Rows, known: Iterable[str]) -> None:
+    """Raise an error unless a file with splits teaches something, and every label that it validates."""
+    taught = {row.label for row in rows if row.split in (None, "train")}
+    if not taught:
+        raise HoldfastError(f"{source}: no 'train' rows in the split column; mark some, or drop the column")
+    if unseen := sorted({row.label for row in rows if row.split == "valid"} - {*taught, *known}):
+        raise HoldfastError(f"{source}: label {unseen[0]!r} has 'valid' rows but no 'train' rows; add some")
+
+
+def _opened(
+    path: Path,
+    method: str | None,
+    model: str | None,
+    hyper_parameters: dict[str, Any],
+    settings: dict[str, Any],
+) -> Learner:
+    """Return the learner of a directory, or a new one; refuse to change the options of its creation."""
+    if Store(path).current is None:
+        training = replace(state.EVERYDAY, **settings)
+        return Learner.create(model or "minilm", method or "auto", settings=training, **hyper_parameters)
+    only_for_new(path, [*hyper_parameters, *settings])
+    learner = Learner.load(path, model=model)
+    _check_method(path, method, learner.made_of.method)
+    return learner
+
+
+def _check_method(path: Path, method: str | None, made: str) -> None:
+    if method not in (None, made):
+        raise HoldfastError(
+            f"{path} was created with --method {made}; leave --method out, or choose another directory"
+        )
+
+
+def only_for_new(path: Path, names: Iterable[str]) -> None:
+    """Refuse settings for a directory that already holds a learner."""
+    if Store(path).current is not None and (given := sorted(names)):
+        raise HoldfastError(
+            f"{path} already holds a learner: --set {given[0]} works only for a new directory"
+        )
+
+
+class Oddity(NamedTuple):
+    """Something odd about a file that may be a mistake."""
+
+    kind: Literal["repeated", "contradiction", "look-alike"]
+    text: str
+
+    @override
+    def __str__(self) -> str:
+        return self.text
+
+
+def oddities(rows: Rows, known: Sequence[str]) -> list[Oddity]:
+    """Return what is odd about a file: repeated rows, texts with several labels, labels that look alike."""
+    found = []
+    pairs = Counter((row.text, row.label) for row in rows)
+    if repeated := sum(count - 1 for count in pairs.values()):
+        text = f"rows that repeat another row: {repeated}; they count as often as they occur"
+        found.append(Oddity("repeated", text))
+    labels: defaultdict[str, set[str]] = defaultdict(set)
+    for text, label in pairs:
+        labels[text].add(label)
+    if torn := {text: own for text, own in labels.items() if len(own) > 1}:
+        text, own = next(iter(torn.items()))
+        such = f"{_short(text)!r}: {', '.join(sorted(own))}"
+        found.append(Oddity("contradiction", f"texts with more than one label: {len(torn)}, such as {such}"))
+    alike: defaultdict[str, set[str]] = defaultdict(set)
+    for label in (*known, *(row.label for row in rows)):
+        alike[" ".join(re.sub(r"[_-]", " ", label).split()).casefold()].add(label)
+    for own in alike.values():
+        if len(own) > 1:
+            spelt = " and ".join(repr(label) for label in sorted(own))
+            how = "case, spaces, hyphens or underscores"
+            text = f"labels {spelt} differ only in {how} and count as {len(own)}; is that intended?"
+            found.append(Oddity("look-alike", text))
+    return found
+
+
+def refuse(source: str, odd: Sequence[Oddity]) -> None:
+    """Raise an error for labels that look alike and for texts with several labels."""
+    if wrong := [one.text for one in odd if one.kind != "repeated"]:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise HoldfastError(f"{source}: {wrong[0]}{more}; fix the file, or leave out --strict")
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 60 else f"{flat[:57]}..."
