@@ -1,0 +1,207 @@
+"""Run the service: bind, print where it is, start one process or several."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from typing_extensions import override
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.supervisors import Multiprocess
+
+from holdfast.errors import HoldfastError
+from holdfast.serve.application import application
+from holdfast.serve.guard import Guard
+from holdfast.serve.loaded import load, stamp
+from holdfast.serve.meters import MULTIPLE
+from holdfast.serve.serving import TOKEN, VARIABLE, ServiceLimits, Serving
+from holdfast.storage.generations import Store
+
+SHORTEST = 16  # characters of a token
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP with a deadline for the head of a request: a client that sends it byte by byte is cut off."""
+
+    slow = ServiceLimits.slow
+    late: asyncio.TimerHandle | None = None
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    @override
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Run the deadline while a head is incomplete; between two requests uvicorn's own one runs."""
+        begun = self.cycle is None or bool(self.conn.trailing_data[0])
+        if self.conn.their_state is not h11.IDLE or not begun:
+            self._rest()
+        elif self.late is None:
+            self.late = self.loop.call_later(self.slow, self._cut)
+
+    def _cut(self) -> None:
+        self.transport.close()
+
+    def _rest(self) -> None:
+        if self.late is not None:
+            self.late.cancel()
+            self.late = None
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+
+def token_from(file: Path | None) -> str:
+    """Return the token of a file or of the environment; an empty string if neither is given."""
+    if file is not None:
+        with file.open("rb") as content:  # may be a pipe
+            found, where = content.read(10_000).decode(errors="replace").strip(), str(file)
+    else:
+        found, where = os.environ.get(TOKEN, "").strip(), TOKEN
+        if not found:
+            return ""
+    if len(found) < SHORTEST or not found.isascii() or not found.isprintable() or " " in found:
+        raise HoldfastError(
+            f"the token in {where} must be at least {SHORTEST} printable ASCII characters without spaces; "
+            "make one with: openssl rand -hex 32"
+        )
+    return found
+
+
+def is_local(host: str) -> bool:
+    """Return whether a host name or address is this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
+
+
+def is_many(path: Path) -> bool:
+    """Return whether a path is a folder of learners."""
+    if stamp(path) is not None or not path.is_dir() or Store(path).on_disk():
+        return False  # one learner, though it may have lost the file that names its current generation
+    return any(stamp(inner) is not None for inner in path.iterdir() if inner.is_dir())
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on an address."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind, protocol)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.set_inheritable(True)
+        return found
+    except OSError as error:
+        raise HoldfastError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+
+
+def serve(
+    path: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str = "",
+    workers: int = 1,
+    threads: int = 1,
+    many: bool = False,
+    model: str | None = None,
+    allow: tuple[str, ...] = (),
+    limits: ServiceLimits | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve a learner, or a folder of learners, until the process is told to stop.
+
+    Without a token one is made and printed, but only for an address of this machine.
+    """
+    limits = limits or ServiceLimits()
+    if not token and not is_local(host):
+        raise HoldfastError(
+            f"{host} can be reached from other machines: give a token, with --token-file or {TOKEN}"
+        )
+    made = not token
+    token = token or secrets.token_urlsafe(24)
+    many = many or is_many(path)
+    if not many:
+        load(path, model)  # what is wrong with it is said here, not in a log
+    listening = bound(host, port)
+    port = listening.getsockname()[1]
+    local = ("localhost", "127.0.0.1", "::1", host) if is_local(host) else ()
+    reports = tempfile.mkdtemp(prefix="holdfast-")
+    serving = Serving(
+        path=str(path.resolve()),
+        token=token,
+        reports=str(Path(reports, "jobs")),
+        many=many,
+        model=model,
+        threads=threads,
+        hosts=tuple(name.casefold() for name in (*local, *allow)),
+        limits=limits,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    say(f"serving {path} at http://{shown}:{port}/" + (f"#token={token}" if made else ""))
+    if made:
+        say("whoever has this address may change the learner; set your own token with --token-file")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        if workers == 1:
+            PatientProtocol.slow = limits.slow
+            uvicorn.Server(_config(application(serving), limits)).run(sockets=[listening])
+        else:
+            Path(reports, "meters").mkdir()
+            os.environ |= {VARIABLE: serving.to_json(), MULTIPLE: str(Path(reports, "meters"))}
+            app = "holdfast.serve.server:from_environment"
+            config = _config(app, limits, workers=workers, factory=True)
+            Multiprocess(config, [listening]).run()
+    finally:
+        listening.close()
+        shutil.rmtree(reports, ignore_errors=True)
+
+
+def _config(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=PatientProtocol,
+        ws="none",
+        access_log=False,
+        server_header=False,
+        log_level="warning",
+        log_config=None,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=round(limits.grace),
+        backlog=1024,
+        timeout_worker_healthcheck=120,  # a process that imports torch on a busy machine is silent for long
+        **more,
+    )
+
+
+def from_environment() -> Guard:
+    """Return the service that the environment describes, for the processes of `--workers`."""
+    serving = Serving.from_json(os.environ[VARIABLE])
+    PatientProtocol.slow = serving.limits.slow
+    return application(serving)
