@@ -102,12 +102,16 @@ def _numbers(content: Mapping[str, Any]) -> Iterator[Any]:
     trials = [trial for lesson in content["trials"] for trial in lesson["trials"]]
     for one in (*chosen, *trials):
         yield from () if one["score"] is None else (one["score"],)
+        yield from one.get("old") or ()
     for choice in (*chosen, *(trial["choice"] for trial in trials)):
         yield from (choice[name] for name in KNOBS if choice.get(name) not in (None, "inf"))
     for one in chosen:
         yield from (one["gold"],) if one.get("gold") is not None else ()
         for tensor in (one.get("spread") or {}).values():
             yield from (*tensor["bins"], tensor["mean"], tensor["tau"])
+    for task in content.get("confusion") or ():
+        for guesses in task.values():
+            yield from guesses.values()
 
 
 def _texts(content: Mapping[str, Any]) -> Iterator[Any]:
@@ -116,6 +120,8 @@ def _texts(content: Mapping[str, Any]) -> Iterator[Any]:
         yield lesson["task"]
     for one in content["chosen"]:
         yield from (one["task"], *one.get("flags", ()))
+    for own in content.get("predictions") or ():
+        yield from own
 
 
 def _is_number(value: Any) -> bool:

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -196,6 +197,7 @@ def _learn_all(
             store.commit(tensors, {"learner": state, "run": run_state})
             learner.drop_trials()
         learner.accelerator.wait_for_everyone()
+    predictions = [learner.predict(task.test.texts) for task in stream]
     return {
         "spec": spec.to_json(),
         "data": data,
@@ -206,7 +208,10 @@ def _learn_all(
         "scores": scores,
         "metrics": summarise(scores["test"]),
         # Predictions of the finished learner for every test sentence: paired comparisons need them.
-        "predictions": [learner.predict(task.test.texts) for task in stream],
+        "predictions": predictions,
+        "confusion": [
+            confusion(task.test.labels, own) for task, own in zip(stream, predictions, strict=True)
+        ],
         "passes": passes,
         "seconds": round(spent + time.perf_counter() - started, 3),
         "peak_memory": max(peak, _peak_memory(learner.accelerator.device)),
@@ -226,6 +231,18 @@ def _kept(learner: Learner, trial: StoredTrial, earlier: Sequence[Task]) -> dict
         return {}
     with learner.using(trial):
         return {"old": [learner.score(task.valid) for task in earlier]}
+
+
+def confusion(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return, for each label, how many of its sentences were taken for which label.
+
+    >>> confusion(["on", "on", "off"], ["on", "off", "off"])
+    {'off': {'off': 1}, 'on': {'off': 1, 'on': 1}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for (label, guess), count in sorted(Counter(zip(gold, predicted, strict=True)).items()):
+        found.setdefault(label, {})[guess] = count
+    return found
 
 
 def data_of(stream: Stream) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from statistics import fmean
 
-from holdfast.maths.metrics import percent
+from holdfast.maths.metrics import percent, standard_error
 from holdfast.report.runs import Run, Section
 from holdfast.report.statistics import Comparison, compare, estimate, holm
 from holdfast.report.tables import Cell, Rank, ranked
@@ -53,7 +54,7 @@ def ranks(found: Mapping[str, Scores], *, high: bool) -> dict[str, Rank]:
     places = usual_places(found)
     means = [
         mean_of({place: own[place] for place in places})
-        if places and own.keys() >= places and _competes(label)
+        if places and own.keys() >= places and competes(label)
         else None
         for label, own in found.items()
     ]
@@ -65,7 +66,7 @@ def usual_places(found: Mapping[str, Scores]) -> frozenset[Place]:
 
     Ties go to the set that more methods cover, then to the larger one.
     """
-    found = {label: own for label, own in found.items() if _competes(label)}
+    found = {label: own for label, own in found.items() if competes(label)}
     sets = Counter(frozenset(own) for own in found.values() if own)
 
     def rank(places: frozenset[Place]) -> tuple[int, int, int, list[Place]]:
@@ -80,7 +81,8 @@ def is_bound(label: str) -> bool:
     return _method(label) == UPPER
 
 
-def _competes(label: str) -> bool:
+def competes(label: str) -> bool:
+    """Return whether a method is ranked."""
     return _method(label) not in YARDSTICKS
 
 
@@ -107,10 +109,30 @@ def mean_of(found: Scores) -> float:
 
 def interval(found: Scores) -> str:
     """Return the 95 % interval of the mean."""
-    over = estimate(list(units(found).values())) if found else None
-    if over is None or over.half is None:
+    half = half_width(found)
+    if half is None:
         return "-"
-    return f"{percent(over.mean - over.half)} to {percent(over.mean + over.half)}"
+    mean = mean_of(found)
+    return f"{percent(mean - half)} to {percent(mean + half)}"
+
+
+def half_width(found: Scores) -> float | None:
+    """Return half the width of the 95 % interval of the mean; None with fewer than two units."""
+    return estimate(list(units(found).values())).half if found else None
+
+
+def chance(run: Run, tasks: int | None = None) -> float | None:
+    """Return half the width of the 95 % interval of one run's Ov over other test sentences, roughly.
+
+    A score is taken as a share of a task's test sentences, whose standard errors add up. None if the record
+    does not tell their number.
+    """
+    row = run.matrix[(tasks or len(run.matrix)) - 1]
+    counts = run.sentences
+    if not counts:
+        return None
+    pairs = [(score, counts[i]) for i, score in enumerate(row) if score is not None]
+    return 1.96 * math.sqrt(sum(standard_error(score, n) ** 2 for score, n in pairs)) / len(pairs)
 
 
 def against_best(found: Mapping[str, Scores]) -> tuple[str, dict[str, tuple[Comparison, float]]]:
@@ -121,7 +143,7 @@ def against_best(found: Mapping[str, Scores]) -> tuple[str, dict[str, tuple[Comp
     """
     places = usual_places(found)
     several = {label: own for label, own in found.items() if len(units(own)) > 1}
-    able = [label for label, own in several.items() if own.keys() >= places and _competes(label)]
+    able = [label for label, own in several.items() if own.keys() >= places and competes(label)]
     if not places or not able:
         return "", {}
     best = max(able, key=lambda label: mean_of({place: found[label][place] for place in places}))

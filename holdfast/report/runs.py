@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,6 +89,12 @@ class Run:
         return [list(row[:tasks]) for row in self.matrix[:tasks]]
 
     @property
+    def sentences(self) -> list[int]:
+        """Number of test sentences of each task; empty if the record does not tell."""
+        found = (self.record or {}).get("predictions") or []
+        return [len(own) for own in found] if len(found) == len(self.matrix) and all(found) else []
+
+    @property
     def joint(self) -> bool:
         """Whether all tasks were learnt at once; then F has only its last row."""
         return any(row[0] is None for row in self.matrix)
@@ -138,6 +145,23 @@ class Section:
         same = all(one == two for one, two in zip(_data(beside[0]), _data(run), strict=True) if one and two)
         return beside[0] if same else None
 
+    def references(self, methods: Sequence[str]) -> list[Run]:
+        """Return runs of methods that this section lacks, on its sentences and orders, in another setting.
+
+        Only runs without own hyper-parameters count.
+        """
+        have = {run.method for run in self.made}
+        known = {(run.where, _sentences(run)) for run in self.made}
+        return [
+            run
+            for run in self.around
+            if run.method in methods
+            and run.method not in have
+            and not run.own
+            and run.record is not None
+            and (run.where, _sentences(run)) in known
+        ]
+
     def metric(self, run: Run, name: str, tasks: int | None = None) -> float | None:
         """Return a metric of a run after `tasks` tasks (default all); None if it is unknown."""
         if run.record is None:
@@ -153,8 +177,11 @@ class Section:
         return {"CF": metrics.forgetting, "BWT+": metrics.positive_backward_transfer}[name](F)
 
 
-def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
-    """Return the sections of a folder, suite by suite, and complaints about its files."""
+def load_sections(directory: Path, *, alone: bool = True) -> tuple[list[Section], list[str]]:
+    """Return the sections of a folder, suite by suite, and complaints about its files.
+
+    Records that name a study are no runs and skipped. A folder without runs is an error, if runs are `alone`.
+    """
     if not directory.is_dir():
         raise HoldfastError(f"{directory} is not a folder; give a folder of records")
     runs: dict[str, Run] = {}
@@ -165,13 +192,13 @@ def load_sections(directory: Path) -> tuple[list[Section], list[str]]:
             content = read_json(path)
             if path.name.endswith(".suite.json"):
                 suites.append(_manifest(path, content, complaints))
-            else:
+            elif not (isinstance(content, dict) and isinstance(content.get("study"), str)):
                 runs[path.stem] = Run(path.stem, check_record(content).to_json(), content)
         except NotARecord as error:
             complaints.append(f"{path} left out: {error}")
         except HoldfastError:
             complaints.append(f"{path} left out: not readable JSON")
-    if not runs and not suites:
+    if not runs and not suites and alone:
         raise HoldfastError(f"{directory} holds no records; make some with `holdfast run --out {directory}`")
     # Records of earlier versions of the user's files have the same spec. Keep one: preferably one that a
     # suite lists, then one named by its digest, then the newest.
@@ -202,6 +229,14 @@ def _data(run: Run) -> tuple[Any, Any]:
     """Return the task names and the data hash of a run; older records have no hash."""
     record = run.record or {}
     return record.get("tasks"), record.get("data")
+
+
+def _sentences(run: Run) -> str:
+    """Return what decides which sentences a run learns and is tested on, as text."""
+    named = ("stream", "preset", "model", "per_class", "tasks")
+    caps = {name: value for name, value in run.spec["set"].items() if name.endswith("_per_class")}
+    tested = (run.record or {}).get("tasks")
+    return json.dumps([{name: run.spec.get(name) for name in named}, caps, tested], sort_keys=True)
 
 
 def _newest_first(directory: Path, run: Run) -> tuple[bool, float]:

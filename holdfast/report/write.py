@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.report.figures import Figure
 from holdfast.report.page import write_page
+from holdfast.report.plots import Figure
 from holdfast.report.runs import Section, load_sections
 from holdfast.report.tables import Table, as_csv, latex, markdown
 from holdfast.storage.files import write_text
@@ -26,12 +26,15 @@ def write(
     directory: Path,
     tables_of: Callable[[Section, str], list[Table]],
     figures_of: Callable[[Section], list[Figure]],
+    others_of: Callable[[Path], list[Figure]],
 ) -> Written:
     """Write the report of a folder's records into that folder.
 
-    `tables_of` gets a section and the prefix of its tables' file names.
+    `tables_of` gets a section and the prefix of its tables' file names; `others_of` gets the folder, for
+    records of studies that are not runs.
     """
-    found, complaints = load_sections(directory)
+    others = others_of(directory)
+    found, complaints = load_sections(directory, alone=not others)
     sections = [(one, tables_of(one, f"{number:02d}")) for number, one in enumerate(found, start=1)]
     lines: list[str] = []
     for section, tables in sections:
@@ -42,7 +45,7 @@ def write(
     write_tables(directory, "[0-9][0-9]-", [table for _, tables in sections for table in tables])
     write_text(directory / "report.md", "\n".join(lines))
     shown = [(section, tables, figures_of(section)) for section, tables in sections]
-    return Written(write_page(directory / "report.html", shown, complaints), sections, complaints)
+    return Written(write_page(directory / "report.html", shown, complaints, others), sections, complaints)
 
 
 def write_tables(directory: Path, begin: str, tables: Iterable[Table]) -> None:

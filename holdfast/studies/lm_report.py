@@ -14,8 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from holdfast.bench.records import Record
-from holdfast.report.figures import PALETTE, Figure
+from holdfast.report.figures import PALETTE
 from holdfast.report.page import write_simple_page
+from holdfast.report.plots import Axis, Dash, Figure, Plot, Series
 from holdfast.report.tables import Cell, Table, markdown
 from holdfast.report.write import write_tables
 from holdfast.storage.files import write_text
@@ -313,7 +314,7 @@ def frontier(found: StudyRecords) -> Figure | None:
     # Seeds can differ more than methods do, so only seeds that all points share are averaged.
     made_with = [{trial.seed for trial in trials if found.record(trial)} for trials in rows]
     seeds = set.intersection(*made_with) if made_with else set()
-    data = []
+    drawn = []
     for number, kind in enumerate(KINDS):
         own = [
             (trials[0], found.some([trial for trial in trials if trial.seed in seeds]))
@@ -323,17 +324,17 @@ def frontier(found: StudyRecords) -> Figure | None:
         own = [(trial, made) for trial, made in own if made and not any(map(collapsed, made))]
         if own:
             own.sort(key=lambda pair: (pair[0].strength, pair[0].lr))
-            data.append(_points("naive, by rate" if kind == "naive" else kind, own, PALETTE[number]))
+            drawn.append(_points("naive, by rate" if kind == "naive" else kind, own, PALETTE[number]))
     start = [trial for trial in found.trials if trial.kind == "untouched"]
-    if data and found.some(start):
-        data.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
-    layout = {"xaxis": {"title": "loss of the new ability"}, "yaxis": {"title": "loss of the old ability"}}
+    if drawn and found.some(start):
+        drawn.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
+    content = Plot(drawn, Axis("loss of the new ability"), Axis("loss of the old ability"), height=360)
     note = (
         "Lower and further left is better. Each point is one strength at the harsh rate, one rate of plain "
         "fine-tuning, or the untouched model; losses are averaged over the seeds that all trained points "
         f"share ({', '.join(map(str, sorted(seeds)))})."
     )
-    return Figure("Old against new ability", data, layout, note, height=460) if len(data) > 1 else None
+    return Figure("Old against new ability", content, note) if len(drawn) > 1 else None
 
 
 def strengths(found: StudyRecords) -> Figure | None:
@@ -345,48 +346,35 @@ def strengths(found: StudyRecords) -> Figure | None:
         return None
     ends = [("untouched", found.some([LMSpec("untouched")]))]
     ends += [("naive", made) for trial, made in rows if trial.kind == "naive"]
-    data = []
+    drawn = []
+    dashes: dict[str, Dash] = {"proximal": "solid", "loss": "dash"}
     for ability, colour in zip(("old", "new"), PALETTE, strict=False):
-        for mode, dash in (("proximal", "solid"), ("loss", "dash")):
+        for mode, dash in dashes.items():
             own = [pair for pair in held if pair[0].mode == mode]
             over = [trial.strength for trial, _ in own]
-            data.append(_line(f"{ability}, {mode}", over, _means(own, ability), colour, dash))
+            drawn.append(_line(f"{ability}, {mode}", over, _means(own, ability), colour, dash))
         across = [held[0][0].strength, held[-1][0].strength]
         for name, made in filter(lambda end: end[1], ends):
             level = _means([(USUAL, made)], ability) * 2
-            data.append(_line(f"{ability}, {name}", across, level, colour, "dot"))
-    layout = {"xaxis": {"title": "λ", "type": "log"}, "yaxis": {"title": "loss"}}
+            drawn.append(_line(f"{ability}, {name}", across, level, colour, "dot"))
+    content = Plot(drawn, Axis("λ", log=True), Axis("loss"), height=360)
     note = "Dotted: the untouched model and plain fine-tuning. Means over all available seeds."
-    return Figure("Strength of the penalty", data, layout, note, height=460)
+    return Figure("Strength of the penalty", content, note)
 
 
-def _line(name: str, x: list[float], y: list[float], colour: str, dash: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines" if dash == "dot" else "lines+markers",
-        "x": x,
-        "y": y,
-        "marker": {"color": colour},
-        "line": {"color": colour, "dash": dash, "width": 1},
-    }
+def _line(name: str, x: list[float], y: list[float], colour: str, dash: Dash) -> Series:
+    return Series(name, x, y, colour, dash, "" if dash == "dot" else "dot", width=1.2)
 
 
 def _means(rows: Sequence[tuple[LMSpec, list[Record]]], ability: str) -> list[float]:
     return [round(fmean(loss(one, ability, "test") for one in made), 4) for _, made in rows]
 
 
-def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "name": name,
-        "mode": "lines+markers" if len(rows) > 1 else "markers",
-        "x": _means(rows, "new"),
-        "y": _means(rows, "old"),
-        "text": [f"{trial.words}, seeds: {len(made)}" for trial, made in rows],
-        "marker": {"color": colour, "size": 9},
-        "line": {"color": colour, "width": 1},
-    }
+def _points(name: str, rows: Sequence[tuple[LMSpec, list[Record]]], colour: str) -> Series:
+    words = [f"{trial.words}, seeds: {len(made)}" for trial, made in rows]
+    line: Dash = "solid" if len(rows) > 1 else ""
+    x, y = _means(rows, "new"), _means(rows, "old")
+    return Series(name, x, y, colour, line, "dot", width=1.2, size=4.5, words=words)
 
 
 def _key(spec: dict[str, Any]) -> tuple[Any, ...]:

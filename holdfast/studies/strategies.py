@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from holdfast.report.figures import PALETTE, Figure, mean_percent, trace
+from holdfast.report.figures import PALETTE, mean_percent
 from holdfast.report.means import mean_cell
+from holdfast.report.plots import Axis, Dash, Figure, Plot, Series
 from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Cell, Table, short
 from holdfast.studies import published
 
 LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}
+DASHES: dict[str, Dash] = {"CF": "solid", "FWT": "dash"}
 
 
 def table(section: Section, name: str) -> Table:
@@ -45,23 +46,19 @@ def figures(section: Section) -> list[Figure]:
     figures = []
     cuts = sorted({run.own["tau"] for _, runs in panels.values() for run in runs})
     for title, (axis, runs) in panels.items():
-        data = []
+        drawn = []
         for number, tau in enumerate(cuts):
             along: dict[float, list[Run]] = {}  # orders and seeds are averaged
             for run in sorted(runs, key=lambda run: run.own[axis]):
                 if run.own["tau"] == tau:
                     along.setdefault(run.own[axis], []).append(run)
             x = list(along)
-            for metric, dash in (("CF", "solid"), ("FWT", "dash")):
+            for metric, dash in DASHES.items():
                 y = [mean_percent(section, at, metric) for at in along.values()]
-                tint = {"color": PALETTE[number % len(PALETTE)], "dash": dash}
-                data.append(trace(f"{metric}, τ {tau}", x, y, mode="lines+markers", line=tint))
-        data += _references(section, [run.own[axis] for run in runs])
+                drawn.append(Series(f"{metric}, τ {tau}", x, y, PALETTE[number % len(PALETTE)], dash, "dot"))
+        drawn += _references(section, [run.own[axis] for run in runs])
         words = "λ_down" if axis == "down" else "λ_up between 1/τ (0) and λ_max/λ (1)"
-        layout = {
-            "xaxis": {"title": words, **({"type": "log"} if axis == "down" else {})},
-            "yaxis": {"title": "CF and FWT"},
-        }
+        content = Plot(drawn, Axis(words, log=axis == "down"), Axis("CF and FWT"))
         note = "Solid: CF; dashed: FWT; horizontal lines: our ancl-mas and ancl-lwf."
         if published.has_ablations_of(run.spec for run in runs):
             theirs = "; ".join(
@@ -69,18 +66,17 @@ def figures(section: Section) -> list[Figure]:
                 for name, point in published.REFERENCES.items()
             )
             note += f" The paper reports, after the second task: {theirs}."
-        figures.append(Figure(title, data, layout, note))
+        figures.append(Figure(title, content, note))
     return figures
 
 
-def _references(section: Section, across: Sequence[float]) -> list[dict[str, Any]]:
+def _references(section: Section, across: Sequence[float]) -> list[Series]:
     """Return the results of ANCL as horizontal lines."""
-    data = []
+    drawn = []
     for method, tint in LEVELS.items():
         made = [run for run in section.made if run.method == method]
-        for metric, dash in (("CF", "solid"), ("FWT", "dash")) if made else ():
+        for metric, dash in DASHES.items() if made else ():
             level = mean_percent(section, made, metric)
-            line = {"color": tint, "width": 1.5, "dash": dash}
             ends = [min(across), max(across)]
-            data.append(trace(f"{method} {metric}", ends, [level, level], mode="lines", line=line))
-    return data
+            drawn.append(Series(f"{method} {metric}", ends, [level, level], tint, dash, width=1.2))
+    return drawn

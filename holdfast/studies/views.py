@@ -11,7 +11,8 @@ from typing import Any
 from holdfast.bench.records import Record
 from holdfast.maths.metrics import percent
 from holdfast.methods import METHODS
-from holdfast.report.figures import Figure, curves, trade_off
+from holdfast.report.errors import label_errors
+from holdfast.report.figures import curves, trade_off, trial_frontier
 from holdfast.report.means import (
     against_best,
     interval,
@@ -20,24 +21,26 @@ from holdfast.report.means import (
     ranks,
     values,
 )
+from holdfast.report.plots import Figure
 from holdfast.report.runs import METRICS, Run, Section
 from holdfast.report.tables import Cell, Table, short
 from holdfast.report.write import Written, write
-from holdfast.studies import published, strategies
+from holdfast.studies import frontier, published, strategies
 
 UNITS = "orders, each averaged over its seeds (over seeds if there is only one order)"
 
 
 def write_report(directory: Path) -> Written:
     """Write the report of a folder of records to that folder."""
-    return write(directory, tables_of, figures_of)
+    return write(directory, tables_of, figures_of, frontier.figures)
 
 
 def figures_of(section: Section) -> list[Figure]:
     """Return the figures of a section."""
     if section.view == "strategies":
         return strategies.figures(section)
-    drawn = (curves(section), trade_off(section)) if section.view == "main" else ()
+    drawings = (curves, trade_off, trial_frontier) if section.view == "main" else ()
+    drawn = (draw(section) for draw in drawings)
     return [figure for figure in drawn if figure is not None]
 
 
@@ -45,9 +48,9 @@ def tables_of(section: Section, name: str) -> list[Table]:
     """Return the non-empty tables of a section; `name` is the prefix of their file names."""
     views = {"thresholds": thresholds, "tau": tau, "strategies": strategies.table, "cost": cost}
     first = views.get(section.view, main_table)(section, name)
-    more = (intervals, by_order, compared) if section.view == "main" else ()
+    more = (intervals, by_order, paired_tests) if section.view == "main" else ()
     rest = [table(section, name) for table in more]
-    last = [chosen(section, name), records(section, name)]
+    last = [label_errors(section, name), chosen(section, name), records(section, name)]
     return [table for table in (first, *rest, *last) if table.rows]
 
 
@@ -108,7 +111,7 @@ def by_order(section: Section, name: str) -> Table:
     return Table(f"{name}-by-order", f"{section.title}: Ov (CF) run by run", columns, rows)
 
 
-def compared(section: Section, name: str) -> Table:
+def paired_tests(section: Section, name: str) -> Table:
     """Compare the best ranked method by Ov with every other one except mtl, over common orders and seeds."""
     labels = {label: runs for label, runs in section.by_label().items() if not is_bound(label)}
     found = {label: values(section, runs, "Ov") for label, runs in labels.items()}

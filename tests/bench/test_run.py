@@ -77,6 +77,12 @@ def test_the_record(undisturbed, files, one_layer):
         assert macro_f1(task.test.labels, said) == pytest.approx(score), (
             "the recorded predictions have the recorded scores"
         )
+    for task, said, counts in zip(stream, record["predictions"], record["confusion"], strict=True):
+        pairs = list(zip(task.test.labels, said, strict=True))
+        assert counts == {
+            gold: {guess: pairs.count((gold, guess)) for guess in set(said) if (gold, guess) in pairs}
+            for gold in set(task.test.labels)
+        }
     assert record["seconds"] > 0
     assert record["peak_memory"] > 2**20
     assert "torch" in record["versions"]

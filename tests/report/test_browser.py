@@ -12,7 +12,7 @@ from helpers.records_by_hand import joint, matrix
 from helpers.reports import put, spec
 from playwright.sync_api import expect
 
-from holdfast.everyday.jobs import Evaluation
+from holdfast.everyday.evaluate import Evaluation
 from holdfast.report.evaluation import write_evaluation
 from holdfast.studies.views import write_report
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="needs chromium: apt-get install chromium"),
 ]
-FIGURES, DRAWN = ".plot", ".plot[data-drawn]"
+FIGURES = ".plot svg"
 INK = "getComputedStyle(document.body).color"
 
 
@@ -42,8 +42,10 @@ def test_a_reader_sees_every_figure_and_no_complaint(tmp_path: Path, width: int,
         assert page.locator(FIGURES).count() > 4
         for figure in page.locator(FIGURES).all():
             figure.scroll_into_view_if_needed()
-            expect(figure.locator("svg").first).to_be_visible()
-        assert page.locator(DRAWN).count() == page.locator(FIGURES).count()
+            expect(figure).to_be_visible()
+            box = figure.bounding_box()
+            assert box is not None
+            assert box["height"] > 50
         expect(page.locator("body")).to_contain_text("60.0")
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
         light = sum(map(int, re.findall(r"\d+", page.evaluate(INK)))) > 3 * 128
@@ -51,14 +53,29 @@ def test_a_reader_sees_every_figure_and_no_complaint(tmp_path: Path, width: int,
         assert complaints == []
 
 
-def test_figures_never_scrolled_to_are_drawn_for_the_printer(tmp_path: Path) -> None:
+def test_folds_are_open_for_the_printer(tmp_path: Path) -> None:
     written = page_of_two_orders(tmp_path)
     with browser_page() as (page, complaints):
         page.goto(written.as_uri())
-        assert page.locator(DRAWN).count() < page.locator(FIGURES).count()
+        closed = page.locator("details:not([open])")
+        assert closed.count() > 0
         assert len(page.pdf()) > 10_000
-        assert page.locator(DRAWN).count() == page.locator(FIGURES).count()
+        assert closed.count() == 0
         assert complaints == []
+
+
+def test_a_dark_screen_prints_dark_on_white(tmp_path: Path) -> None:
+    written = page_of_two_orders(tmp_path)
+    with browser_page(width=700, dark=True) as (page, _):
+        page.goto(written.as_uri())
+        page.emulate_media(media="print")
+        for tag in ("body", "th", ".plot text", ".legend li"):
+            ink = page.locator(tag).first.evaluate(
+                "one => getComputedStyle(one)[one.closest('svg') ? 'fill' : 'color']"
+            )
+            assert sum(map(int, re.findall(r"\d+", ink))) < 3 * 128, tag
+        back = page.evaluate("getComputedStyle(document.querySelector('.numbers th')).backgroundColor")
+        assert sum(map(int, re.findall(r"\d+", back)[:3])) > 3 * 200
 
 
 def test_the_page_of_an_evaluation_draws_its_matrix(tmp_path: Path) -> None:
@@ -68,6 +85,7 @@ def test_the_page_of_an_evaluation_draws_its_matrix(tmp_path: Path) -> None:
     written = write_evaluation(tmp_path / "eval.html", found, about="a test")
     with browser_page() as (page, complaints):
         page.goto(written.as_uri())
-        expect(page.locator(".plot .xtick text").first).to_have_text("<i>on")
+        expect(page.locator(".plot text").first).to_have_text("<i>on")
+        assert page.locator(".plot .cell").count() == 3
         expect(page.locator("td").nth(0)).to_have_text("50.0")
         assert complaints == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.records_by_hand import matrix
-from helpers.reports import figure_of, put, spec, tables_of
+from helpers.reports import plot_of, put, spec, tables_of
 
 from holdfast.bench import Spec
 from holdfast.report.means import against_best, mean_of, ranks, units
@@ -80,8 +80,9 @@ def test_a_mean_lies_in_the_middle_of_its_interval(tmp_path: Path) -> None:
     low, high = map(float, named["intervals"].rows[0][1].text.split(" to "))
     assert named["main"].rows[0][2].text.split()[0] == "50.00"
     assert (low + high) / 2 == pytest.approx(50.0, abs=0.01)
-    curve = figure_of(tmp_path / "report.html", "Macro-F1 over tasks")["data"][0]
-    assert curve["y"][-1] == 50.0, "the figure has the mean of the table"
+    curve = plot_of(tmp_path, "Macro-F1 over tasks").series[0]
+    assert curve.y[-1] == 50.0, "the figure has the mean of the table"
+    assert curve.spans[-1] == (0.0, 100.0), "an interval of two orders is wider than the scale"
 
 
 def test_one_run_of_another_order_takes_no_test_away(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.records_by_hand import matrix, record_of
-from helpers.reports import figure_of, put, rows_of, spec, suite_folder
+from helpers.reports import plot_of, put, rows_of, spec, suite_folder
 
 from holdfast.report.means import ranks
 from holdfast.report.tables import Cell, Table, latex, markdown
@@ -49,9 +49,9 @@ def test_the_line_of_a_search_is_of_one_rate(tmp_path: Path) -> None:
             for rate, lam in ((0.0003, 1e-5), (0.003, 1e-5), (0.003, 1e-6))
         ]
     (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
-    drawn = figure_of(write_report(tmp_path).page, "rp2f, order 1, seed 0")
-    assert drawn["data"][0]["x"] == [1e-6, 1e-5]
-    assert drawn["layout"]["xaxis"]["exponentformat"] == "power"
+    drawn = plot_of(tmp_path, "rp2f, order 1, seed 0")
+    assert drawn.series[0].x == [1e-6, 1e-5]
+    assert drawn.x.log
 
 
 def test_reference_lines_have_colours_of_their_own_and_are_means(tmp_path: Path) -> None:
@@ -63,12 +63,12 @@ def test_reference_lines_have_colours_of_their_own_and_are_means(tmp_path: Path)
     manifest["runs"].append({"digest": "other", "spec": other["spec"]})
     (place / "strategies.suite.json").write_text(json.dumps(manifest))
     (place / "other.json").write_text(json.dumps(other))
-    traces = figure_of(write_report(place).page, "KT focus")["data"]
-    levels = [trace for trace in traces if trace["name"].startswith("ancl")]
-    assert [trace["name"] for trace in levels].count("ancl-mas CF") == 1
-    assert next(trace for trace in levels if trace["name"] == "ancl-mas CF")["y"] == [30.0, 30.0]
-    others = {trace["line"]["color"] for trace in traces if trace not in levels}
-    assert not others & {trace["line"]["color"] for trace in levels}
+    lines = plot_of(place, "KT focus").series
+    levels = [line for line in lines if line.name.startswith("ancl")]
+    assert [line.name for line in levels].count("ancl-mas CF") == 1
+    assert next(line for line in levels if line.name == "ancl-mas CF").y == pytest.approx([30.0, 30.0])
+    others = {line.colour for line in lines if line not in levels}
+    assert not others & {line.colour for line in levels}
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
@@ -83,9 +83,10 @@ def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> No
     for lesson in record["trials"]:
         lesson["task"] = "<i>task"
     (tmp_path / f"{one.digest()}.json").write_text(json.dumps(record))
-    assert (
-        figure_of(write_report(tmp_path).page, "mas, order 1, seed 0")["data"][0]["name"] == "&lt;i&gt;task"
-    )
+    assert plot_of(tmp_path, "mas, order 1, seed 0").series[0].name == "<i>task"
+    page = (tmp_path / "report.html").read_text()
+    assert "<i>task" not in page
+    assert "&lt;i&gt;task" in page
 
 
 @pytest.mark.parametrize("stream", ["home", "hwu64"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from holdfast.bench.suite import Suite
 from holdfast.report import page
 from holdfast.report.figures import search_trace
 from holdfast.report.means import against_best
+from holdfast.report.plots import Plot
 from holdfast.report.runs import Run
 from holdfast.report.statistics import holm
 from holdfast.studies.views import write_report
@@ -139,7 +141,7 @@ def test_numbers_that_are_none_are_left_out_with_a_line(tmp_path: Path) -> None:
     assert [run.method for run in written.sections[0][0].made] == ["seq"]
 
 
-PLOT, LEFT_OUT = 'class="plot', "Figures not drawn"
+PLOT, LEFT_OUT = "<svg viewBox", "Left out, to limit the size of this page"
 
 
 def test_many_settings_share_the_room_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +151,26 @@ def test_many_settings_share_the_room_of_a_page(tmp_path: Path, monkeypatch: pyt
         put(tmp_path, one, matrix(0.1, 0.2, 0.3), chosen={"spread": spread, "lam": 1.0})
     whole = write_report(tmp_path).page.read_text()
     assert LEFT_OUT not in whole
-    monkeypatch.setattr(page, "ROOM", 20_000)
+    monkeypatch.setattr(page, "ROOM", 90_000)
     small = write_report(tmp_path).page.read_text()
     assert LEFT_OUT in small
-    assert len(whole) - len(small) > 0
+    assert len(whole) > 200_000
+    assert len(small) < 90_000 + 20_000, "frame, style, titles and folds come on top of tables and figures"
     assert whole.count(PLOT) > small.count(PLOT) > 0
+    assert small.count("main table</h3>") == 10, "every section has its main table"
+
+
+def test_a_table_that_does_not_fit_shows_its_first_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(60):
+        put(tmp_path, spec("la", 1, seed), matrix(0.1, 0.2, 0.3))
+    monkeypatch.setattr(page, "ROOM", 20_000)
+    written = write_report(tmp_path)
+    found = re.search(r"(\d+) more rows are in tables/(01-\w+)\.csv", written.page.read_text())
+    assert found is not None
+    rows = (tmp_path / "tables" / f"{found[2]}.csv").read_text().splitlines()
+    assert 0 < int(found[1]) < len(rows) - 1
 
 
 def test_forward_transfer_finds_seq_beside_a_suite(tmp_path: Path) -> None:
@@ -233,7 +250,8 @@ def test_own_data_has_a_line_of_enough_too(tmp_path: Path) -> None:
         run = Run("x", one.to_json(), record | {"scenario": scenario})
         figure = search_trace(run)
         assert figure is not None
-        found = [line["y"] for line in figure.data if line["name"] == "enough"]
+        assert isinstance(figure.content, Plot)
+        found = [line.y for line in figure.content.series if line.name == "enough"]
         assert found == [pytest.approx(level) for level in levels]
     assert Run("x", one.to_json(), record | {"scenario": ["odd"]}).share is None
 

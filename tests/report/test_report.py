@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from helpers.records_by_hand import matrix, record_of
-from helpers.reports import figure_of, put, rows_of, spec, suite_folder
+from helpers.reports import figure_of, plot_of, put, rows_of, spec, suite_folder
 from rich.console import Console
 
 from holdfast.errors import HoldfastError
+from holdfast.report.plots import Ridges
 from holdfast.report.runs import load_sections
 from holdfast.report.statistics import compare, estimate, holm
 from holdfast.report.tables import Cell, Table, as_csv, latex, markdown, ranked, show
@@ -179,12 +180,12 @@ def test_the_strategy_figures(tmp_path: Path) -> None:
     page = (place / "report.html").read_text()
     for title in ("KT focus", "CF focus", "CF-KT balance, λ_down 0.01", "CF-KT balance, λ_down 1.0"):
         assert f"<figcaption>{title}</figcaption>" in page
-    figure = figure_of(place / "report.html", "KT focus")
-    names = [trace["name"] for trace in figure["data"]]
+    lines = plot_of(place, "KT focus").series
+    names = [line.name for line in lines]
     assert names[:2] == ["CF, τ 0.1", "FWT, τ 0.1"]
     assert {"ancl-mas CF", "ancl-lwf FWT"} <= set(names), "reference points"
-    assert figure["data"][0]["x"] == [0.01, 0.1, 0.5, 1.0]
-    assert figure["data"][0]["y"] == [40.0] * 4
+    assert lines[0].x == [0.01, 0.1, 0.5, 1.0]
+    assert lines[0].y == pytest.approx([40.0] * 4)
 
 
 def test_the_cost_table(tmp_path: Path) -> None:
@@ -200,10 +201,9 @@ def test_relative_importance_is_drawn_with_its_cut_off(tmp_path: Path) -> None:
     bins = [0] * 6 + [10, 30] + [0] * 12
     spread = {"encoder.layer.0.adapter.down.weight": {"bins": bins, "mean": 0.36, "tau": 0.29}}
     put(tmp_path, spec("la"), matrix(0.1, 0.2, 0.3), chosen={"spread": spread, "lam": 1.0})
-    heat, cut = figure_of(write_report(tmp_path).page, "la, order 1, seed 0: a")["data"]
-    assert heat["z"] == [[0.0] * 6 + [25.0, 75.0] + [0.0] * 12]
-    assert heat["y"] == ["0.adapter.down.weight"]
-    assert cut["x"] == [0.29]
+    content = figure_of(tmp_path, "la, order 1, seed 0: a").content
+    assert isinstance(content, Ridges)
+    assert content.rows == [("0.adapter.down.weight", [0.0] * 6 + [25.0, 75.0] + [0.0] * 12, 0.29)]
 
 
 def test_a_name_cannot_break_out_of_the_page(tmp_path: Path) -> None:
@@ -217,11 +217,11 @@ def test_a_name_cannot_break_out_of_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_five_hundred_records_stays_small(tmp_path: Path) -> None:
+def test_the_page_of_a_thousand_records_stays_small(tmp_path: Path) -> None:
     rng = random.Random(0)
     for method in ("seq", "mas", "la", "ancl-mas", "ancl-lwf"):
         for order in (1, 2, 3):
-            for seed in range(34):
+            for seed in range(67):
                 ends = (rng.random(), rng.random(), rng.random())
                 spread = {
                     f"layer.{i}.weight": {
@@ -231,9 +231,19 @@ def test_the_page_of_five_hundred_records_stays_small(tmp_path: Path) -> None:
                     }
                     for i in range(72)
                 }
-                put(tmp_path, spec(method, order, seed), matrix(*ends), chosen={"spread": spread})
-    assert len(list(tmp_path.glob("*.json"))) == 510
-    assert write_report(tmp_path).page.stat().st_size < 15e6
+                settings = [f"epochs={1 + seed % 4}"]  # four sections
+                put(tmp_path, spec(method, order, seed, *settings), matrix(*ends), chosen={"spread": spread})
+    assert len(list(tmp_path.glob("*.json"))) == 1005
+    page = write_report(tmp_path).page
+    assert page.stat().st_size < 1.5e6
+    text = page.read_text()
+    assert text.count("main table</h3>") == text.count("<figcaption>Macro-F1 over tasks") == 4
+
+
+def test_a_page_needs_no_library(folder: Path) -> None:
+    page = write_report(folder).page
+    assert page.stat().st_size < 60_000, "seven runs"
+    assert page.read_text().count("<script") == 1
 
 
 # ---- statistics and tables by themselves ----------------------------------------------------------------

@@ -21,6 +21,7 @@ from holdfast.bench.engine import Engine, JobEvent, Local
 from holdfast.bench.worker import Job
 from holdfast.errors import HoldfastError
 from holdfast.lm.text import encode
+from holdfast.report.plots import Plot
 from holdfast.studies import lm_plan
 from holdfast.studies import lm_study as module
 from holdfast.studies.lm_plan import FINE, RATES, LMSpec, follow, study
@@ -327,7 +328,8 @@ def test_the_frontier_compares_the_same_seeds():
     plan = (gentle, rate), (0.1, 10.0), (0, 1)
     figure = frontier(StudyRecords(records, study(*plan)))
     assert figure is not None
-    points = {line["name"]: (line["x"], line["y"]) for line in figure.data}
+    assert isinstance(figure.content, Plot)
+    points = {line.name: (line.x, line.y) for line in figure.content.series}
     assert points == {
         "naive, by rate": ([1.5, 1.6], [1.01, 1.2]),
         "l2": ([1.75], [1.15]),
@@ -374,7 +376,8 @@ def test_the_sweep_is_drawn_between_its_ends():
     ]
     figure = strengths(StudyRecords(records, study((rate,), (0.1, 10.0), (0, 1))))
     assert figure is not None
-    drawn = {line["name"]: (line["x"], line["y"]) for line in figure.data}
+    assert isinstance(figure.content, Plot)
+    drawn = {line.name: (line.x, line.y) for line in figure.content.series}
     assert drawn == {
         "old, proximal": ([10.0], [1.05]),
         "old, loss": ([0.1], [1.1]),
