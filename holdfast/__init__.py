@@ -1,5 +1,6 @@
 """Holdfast: teach a transformer one task after another, without old data and without task ids."""
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from holdfast.data.tasks import Stream as Stream
     from holdfast.data.tasks import Task as Task
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.everyday.drift import drift as drift
+    from holdfast.everyday.scikit import HoldfastClassifier as HoldfastClassifier
+    from holdfast.everyday.suggest import suggest as suggest
     from holdfast.learning.learner import Learner as Learner
     from holdfast.lm.artefact import Importance as Importance
     from holdfast.lm.protect import Protect as Protect
@@ -20,10 +24,11 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings as Settings
     from holdfast.settings import preset as preset
 
-__version__ = "0.1.0"
+logging.getLogger("holdfast").addHandler(logging.NullHandler())
 
 # Imported at first use: the command line sets the number of threads before torch starts.
 _HOMES = {
+    "HoldfastClassifier": "holdfast.everyday.scikit",
     "HoldfastError": "holdfast.errors",
     "Importance": "holdfast.lm.artefact",
     "Learner": "holdfast.learning.learner",
@@ -35,8 +40,10 @@ _HOMES = {
     "Stream": "holdfast.data.tasks",
     "Task": "holdfast.data.tasks",
     "build_classifier": "holdfast.models",
+    "drift": "holdfast.everyday.drift",
     "load_stream": "holdfast.data",
     "preset": "holdfast.settings",
+    "suggest": "holdfast.everyday.suggest",
 }
 _MODULES = {"importance": "holdfast.importance", "metrics": "holdfast.maths.metrics"}
 __all__ = [*_HOMES, *_MODULES]
@@ -47,6 +54,8 @@ def __getattr__(name: str) -> Any:
         return import_module(_MODULES[name])
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("holdfast")
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 

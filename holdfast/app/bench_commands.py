@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.app.formats import Unmet, plain
 from holdfast.app.options import DataDir
 from holdfast.app.terminal import STOPPED, console, say, say_error, start_torch
 from holdfast.errors import HoldfastError
@@ -54,7 +55,7 @@ def bench(
         typer.Option(help="Experiment tracker that receives losses and scores."),
     ] = None,
     list_suites: Annotated[bool, typer.Option("--list", help="List the suites.")] = False,
-) -> None:
+) -> dict[str, Any]:
     """Run a suite of methods, streams, orders and seeds. Run it again to resume after a kill."""
     start_torch(1)
     from holdfast.app.display import SuiteDisplay
@@ -65,11 +66,15 @@ def bench(
 
     if list_suites:
         table = Table("suite", "runs", "description", box=None)
-        for name in SUITES:
-            known = load_suite(name)
+        suites = {name: load_suite(name) for name in SUITES}
+        for name, known in suites.items():
             table.add_row(name, str(len(known.specs)), known.about)
         console.print(table)
-        return
+        return {
+            "suites": [
+                {"name": name, "runs": len(one.specs), "about": one.about} for name, one in suites.items()
+            ]
+        }
     if not suite or out is None:
         raise HoldfastError("give a suite and --out, a folder for its records; --list shows the suites")
     if engine == "ray" and jobs:
@@ -107,16 +112,23 @@ def bench(
         raise typer.Exit(130) from None
     for failure in failures:
         say_error(f"[red]failed:[/red] {escape(failure.spec.title)}: {escape(failure.why)}")
+    answer = {
+        "suite": wanted.name,
+        "out": out,
+        "runs": len(wanted.specs),
+        "failed": [{"run": failure.spec.title, "why": failure.why} for failure in failures],
+    }
     if failures:
         say_error(f"{len(failures)} of {len(wanted.specs)} runs failed; run the same command again to retry")
-        raise typer.Exit(1)
+        raise Unmet(plain(answer))
     say(f"all {len(wanted.specs)} runs are in {out}; show them with: holdfast report {out}")
+    return answer
 
 
 def report(
     directory: Annotated[Path, typer.Argument(help="Folder with records.")],
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-) -> None:
+) -> dict[str, Any]:
     """Compare the records of a folder: print a summary, and write a page, Markdown, CSV and LaTeX there."""
     from holdfast.report.tables import show
     from holdfast.studies.views import write_report
@@ -132,6 +144,12 @@ def report(
     say(f"report: {written.page}")
     if open_it:
         webbrowser.open(written.page.resolve().as_uri())
+    return {
+        "page": written.page,
+        "notes": written.complaints,
+        "runs": sum(len(section.runs) for section, _ in written.sections),
+        "missing": sum(len(section.missing) for section, _ in written.sections),
+    }
 
 
 def add_to(app: typer.Typer) -> None:

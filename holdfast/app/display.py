@@ -31,7 +31,7 @@ EVERY = 30.0  # minimum seconds between two plain lines about one bar
 class Display:
     """Lines that stay and, on a terminal, bars below them."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, lines: bool = True) -> None:
         self.console = console
         self.bars = Bars(
             TextColumn("{task.description}", markup=False, table_column=_cut(max_width=40)),
@@ -47,7 +47,7 @@ class Display:
             speed_estimate_period=3600,  # an epoch may take minutes
             disable=not console.is_terminal,
         )
-        self._silent = False
+        self._silent = not lines
 
     def say(self, text: str) -> None:
         """Print a line. Once that fails, on a full disk for example, stay silent: the work goes on."""

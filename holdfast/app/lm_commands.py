@@ -35,7 +35,7 @@ def importance(
     dtype: Dtype = "float32",
     data_dir: DataDir = None,
     threads: Threads = None,
-) -> None:
+) -> dict[str, Any]:
     """Measure how important each weight is for an ability. If stopped, the same command resumes."""
     start_torch(threads)
     from holdfast.app.display import counting
@@ -55,6 +55,7 @@ def importance(
             on_sequence=show,
         )
     say(f"{out}: importance from {found.card.sequences} sequences")
+    return {"out": out, "model": model, "data": data, "sequences": found.card.sequences}
 
 
 @lm_app.command("finetune")
@@ -93,7 +94,7 @@ def finetune(
     dtype: Dtype = "float32",
     data_dir: DataDir = None,
     threads: Threads = None,
-) -> None:
+) -> dict[str, Any]:
     """Fine-tune a model, with protection if --protect is given. Run it again to resume after a stop."""
     if (lam is not None or budget is not None) and protect is None:
         raise HoldfastError("--lam and --budget need --protect, the folder of an importance")
@@ -130,6 +131,7 @@ def finetune(
     if int(os.environ.get("RANK", "0")) == 0:  # only the first process of `accelerate launch`
         tokenizer.save_pretrained(out / "model")
         say(f"model: {out / 'model'}")
+    return {"model": out / "model"}
 
 
 @lm_app.command("eval")
@@ -160,7 +162,7 @@ def evaluate(
             help="If the sandbox does not work, run MBPP's programs without it: they can use your files.",
         ),
     ] = False,
-) -> None:
+) -> dict[str, Any]:
     """Evaluate a model: perplexity, exact match on GSM8K, or the share of MBPP tasks solved."""
     start_torch(threads)
     from holdfast.app.display import counting
@@ -193,6 +195,7 @@ def evaluate(
             result |= {"token accuracy": found.accuracy, "tokens": found.tokens}
     for name, value in result.items():
         say(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
+    return {"model": model, "task": task, **result}
 
 
 @lm_app.command("study")
@@ -209,7 +212,7 @@ def study(
     data_dir: DataDir = None,
     threads: SpecThreads = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Parallel training runs, each in its own process.")] = 1,
-) -> None:
+) -> dict[str, Any]:
     """Compare protection strengths and learning rates on an old and a new ability. Takes hours; resumable."""
     start_torch(threads)
     from holdfast.app.display import SuiteDisplay
@@ -231,8 +234,10 @@ def study(
         say_error(STOPPED)
         raise typer.Exit(130) from None
     finally:
-        if any(out.glob("*.json")):
-            say(f"report: {write_study(out, about=work.about)}")
+        page = write_study(out, about=work.about) if any(out.glob("*.json")) else None
+        if page is not None:
+            say(f"report: {page}")
+    return {"out": out, "report": page}
 
 
 def _first(items: list[Any], count: int) -> list[Any]:

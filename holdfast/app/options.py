@@ -9,6 +9,26 @@ import typer
 
 from holdfast.settings import MOST_THREADS
 
+State = Annotated[Path, typer.Argument(help="Directory of the learner.", metavar="STATE")]
+StateOrArtefact = Annotated[
+    Path, typer.Argument(help="Directory of the learner, or of an exported artefact.", metavar="STATE")
+]
+File = Annotated[
+    str,
+    typer.Argument(
+        help="CSV, TSV or JSONL file, saved Hugging Face dataset, or hf:owner/name.", metavar="FILE"
+    ),
+]
+TextColumn = Annotated[str, typer.Option(help="Column of the sentences.")]
+LabelColumn = Annotated[str, typer.Option(help="Column of the labels.")]
+Encoder = Annotated[
+    str | None,
+    typer.Option("--model", help="Folder or name of the encoder, if it is no longer where it was."),
+]
+Keep = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of generations to keep; 1 deletes all older ones."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

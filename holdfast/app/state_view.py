@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -11,16 +12,39 @@ from rich.table import Table
 
 from holdfast.data.tasks import printable
 from holdfast.learning.directory import called
-from holdfast.learning.sections import read
+from holdfast.learning.sections import Saved, label_counts, read
 from holdfast.maths.params import layer_of
 from holdfast.storage.generations import Store
 
-Held = dict[str, tuple[float, float | None]]  # layer: importance (largest 1), relative importance if known
+
+def contents(path: Path) -> dict[str, Any]:
+    """Return the labels, lessons, sizes and generations of a state, and the importance of its layers."""
+    store = Store(path)
+    saved = read(store.load(), path)
+    learner = saved.state[1]
+    generations = []
+    for number in store.generations:
+        with suppress(OSError):  # another process may be deleting it
+            size = sum(file.stat().st_size for file in store.path(number).glob("*"))
+            generations.append({"generation": number, "bytes": size, "current": number == store.current})
+    return {
+        "state": path,
+        "method": saved.origin.method,
+        "encoder": called(saved.origin),
+        "labels": label_counts(saved),
+        "lessons": learner["tasks_seen"],
+        "history": [{**entry, "gone": len(entry.get("gone", ()))} for entry in learner["history"]],
+        "generations": generations,
+        "importance": {
+            layer: {"share": share, "relative": relative}
+            for layer, (share, relative) in _held_fast(saved).items()
+        },
+    }
 
 
-def held_fast(path: Path) -> Held:
+def _held_fast(saved: Saved) -> dict[str, tuple[float, float | None]]:
     """Return each layer's mean importance (largest 1), and its ρ in the latest lesson that has any."""
-    tensors, meta = read(Store(path).load(), path).state
+    tensors, meta = saved.state
     sums: dict[str, list[float]] = {}
     for name, value in tensors.get("alpha", {}).items():
         total = sums.setdefault(layer_of(name), [0.0, 0.0])
@@ -33,37 +57,35 @@ def held_fast(path: Path) -> Held:
     return {layer: (mean / largest, rho.get(layer)) for layer, mean in sorted(means.items())}
 
 
-def print_state(console: Console, path: Path, held: Held) -> None:
-    """Print the labels, lessons, sizes and generations of a state, and the importance of its layers."""
-    store = Store(path)
-    saved = read(store.load(), path)
-    origin, learner = saved.origin, saved.state[1]
+def print_state(console: Console, found: dict[str, Any]) -> None:
+    """Print the result of `contents`."""
+    labels, history = found["labels"], found["history"]
     console.print(
-        f"[bold]{escape(str(path))}[/bold]: method {origin.method} on {escape(called(origin))}, "
-        f"{len(learner['seen'])} labels, {learner['tasks_seen']} lessons",
+        f"[bold]{escape(str(found['state']))}[/bold]: method {found['method']} on "
+        f"{escape(found['encoder'])}, {len(labels)} labels, {found['lessons']} lessons",
         soft_wrap=True,
         highlight=False,
     )
     lessons = Table("lesson", "sentences", "labels", "new", "valid F1", "drift", "chose", box=None)
-    for entry in learner["history"]:
+    for entry in history:
         lessons.add_row(
             escape(entry["task"]),
             *(str(entry[name]) for name in ("sentences", "labels", "new")),
             "-" if entry["score"] is None else f"{100 * entry['score']:.1f}",
             "-" if entry["drift"] is None else f"{entry['drift']:.3f}",
-            escape(f"{entry['chose']}: {entry['why']}") if "chose" in entry else "-",
+            escape(f"{entry['chose']}: {entry['why']}") if "chose" in entry else entry.get("correction", "-"),
         )
     console.print(lessons)
-    console.print("labels: " + escape(printable(", ".join(learner["seen"]))), soft_wrap=True, highlight=False)
+    names = [label if n is None else f"{label} {n}" for label, n in labels.items()]
+    console.print("labels: " + escape(printable(", ".join(names))), soft_wrap=True, highlight=False)
     sizes = Table("generation", "MB", "", box=None)
-    for number in store.generations:
-        with suppress(OSError):  # another process may be deleting it
-            size = sum(file.stat().st_size for file in store.path(number).glob("*"))
-            sizes.add_row(str(number), f"{size / 2**20:.1f}", "current" if number == store.current else "")
+    for one in found["generations"]:
+        mark = "current" if one["current"] else ""
+        sizes.add_row(str(one["generation"]), f"{one['bytes'] / 2**20:.1f}", mark)
     console.print(sizes)
-    if not held:
+    if not found["importance"]:
         console.print("no weights are protected: no importance is stored")
-    for layer, (share, rho) in held.items():
-        bar = "█" * round(30 * share)
-        relative = "" if rho is None else f"  ρ {rho:.2f}"
-        console.print(f"{layer:>10} {bar:<30} {share:.2f}{relative}", highlight=False)
+    for layer, held in found["importance"].items():
+        bar = "█" * round(30 * held["share"])
+        relative = "" if held["relative"] is None else f"  ρ {held['relative']:.2f}"
+        console.print(f"{layer:>10} {bar:<30} {held['share']:.2f}{relative}", highlight=False)

@@ -10,7 +10,7 @@ from holdfast import settings
 from holdfast.app import terminal
 from holdfast.errors import HoldfastError, require
 
-EXTRAS = ["datasets", "gguf", "hassil", "home_assistant_intents", "jinja2", "plotly", "ray", "sklearn"]
+EXTRAS = ["datasets", "gguf", "hassil", "home_assistant_intents", "jinja2", "ray", "sklearn"]
 HEAVY = {"torch", "transformers", "accelerate", "scipy", "numpy"}
 
 # A process in which the packages of all extras are absent.
