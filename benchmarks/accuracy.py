@@ -1,6 +1,7 @@
 """Compare the everyday default with its peers on a stream of fine-grained intents: one table, one encoder.
 
 default       Learner.create(model), one lesson per task, saved after each
+exact         the same with scatter=per-class: labels can be removed exactly
 slda          the same with the method `slda`
 nearest-mean  nearest class mean
 sgd           scikit-learn's SGDClassifier(loss="log_loss").partial_fit, one pass over each lesson, told all
@@ -21,9 +22,13 @@ seconds       learning, with embedding the training sentences and saving
 state         what is kept to learn the next lesson: one generation; for joint methods also the sentences
 directory     a learner's whole directory, with the generations it keeps
 
-For the default also: the area under the ROC curve between test sentences in and out of scope (clinc150
-only), the share of test sentences in scope that `is_unknown` rejects, and the expected calibration error of
-`predict_proba` (15 bins of equal width).
+For the default and exact also: the area under the ROC curve between test sentences in and out of scope
+(clinc150 only), the share of test sentences in scope that `is_unknown` rejects, the share whose label is in
+the set of `predict_set`, and the expected calibration error of `predict_proba` (15 bins of equal width).
+
+--kept reads the default's sentence vectors from a file, which the first run writes; everything after the
+encoder is the product's own. Seconds then lack embedding. --orders 10 teaches the default the stream in
+orders 1 to 10, from kept vectors, and shows how much macro-F1 depends on the order.
 
 Each result is written to a file under --out and reused; --again measures the chosen ones again.
 
@@ -52,7 +57,7 @@ from typing import Any, Protocol
 LEVELS = (0.80, 0.90, 0.95, 0.99)
 CS = (0.1, 1.0, 10.0, 100.0)
 BINS = 15
-ORDER = ("default", "slda", "nearest-mean", "sgd", "adaptive", "logistic", "logistic-own", "setfit")
+ORDER = ("default", "exact", "slda", "nearest-mean", "sgd", "adaptive", "logistic", "logistic-own", "setfit")
 
 
 def shots(word: str) -> str:
@@ -76,6 +81,8 @@ parser.add_argument("--seed", type=int, default=0, help="of the chosen shots and
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--out", type=Path, default=Path("runs/accuracy"))
 parser.add_argument("--again", action="store_true")
+parser.add_argument("--kept", action="store_true", help="read the default's vectors from a file")
+parser.add_argument("--orders", type=int, default=0, help="measure the default in so many orders instead")
 parser.add_argument("--json", action="store_true")
 options = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
@@ -193,9 +200,15 @@ class Data:
 
     @cached_property
     def own(self) -> Vectors:
-        """The vectors that the default reads."""
+        """The vectors that the default reads, divided by their length."""
         model = Learner.create(options.model).model
         return Vectors(lambda texts: normalised(model.embed(texts).numpy()), self.texts)
+
+    @cached_property
+    def read(self) -> Vectors:
+        """The vectors that the default reads."""
+        model = Learner.create(options.model).model
+        return Vectors(lambda texts: model.embed(texts).numpy(), [*self.texts, *self.outside])
 
 
 # ---- the methods ------------------------------------------------------------------------------------------
@@ -226,16 +239,27 @@ class Ours:
 
     method: str
     folder: Path
+    kept: Vectors | None = None
+    """Vectors that are read from a file instead of computed."""
+    wishes: dict[str, Any] = field(default_factory=dict)
     joint = False
 
     def __post_init__(self) -> None:
-        self.learner = Learner.create(options.model, self.method, seed=options.seed)
+        self.learner = Learner.create(options.model, self.method, seed=options.seed, **self.wishes)
+        if kept := self.kept:
+
+            def embed(texts: Sequence[str], *_: Any, **__: Any) -> torch.Tensor:
+                return torch.from_numpy(kept.of(texts))
+
+            self.learner.model.embed = embed  # type: ignore[method-assign]
         self.memo: dict[str, torch.Tensor] = {}
         self.probe: torch.Tensor | None = None
 
     def learn(self, task: Task) -> None:
         self.learner.learn(task.train.texts, task.train.labels)
         self.learner.save(self.folder)
+        if self.kept and self.learner.model.adapted:
+            raise SystemExit("the encoder has moved, kept vectors are stale; measure without --kept")
 
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Return the vectors of texts; they are computed once while the encoder is unchanged."""
@@ -427,8 +451,11 @@ class Adaptive:
 
 def make(method: str, data: Data, folder: Path) -> Peer | None:
     """Return a new peer; None if it cannot be measured here."""
-    if method in ("default", "slda"):
-        return Ours("auto" if method == "default" else method, folder / "learner")
+    if method in ("default", "exact"):
+        wishes = {"scatter": "per-class"} if method == "exact" else {}
+        return Ours("auto", folder / "learner", data.read if options.kept else None, wishes)
+    if method == "slda":
+        return Ours(method, folder / "learner")
     if method == "nearest-mean":
         return NearestMean(data.last)
     if method == "sgd":
@@ -477,6 +504,7 @@ def unknowns(peer: Ours, data: Data) -> Result:
         found["rejected"] = {
             f"{level:.2f}": round(float(np.mean(learner.far_out(near, level))), 4) for level in LEVELS
         }
+        found["covered"] = {f"{level:.2f}": covered(learner, inside, near, level) for level in LEVELS}
     except HoldfastError as error:  # too few sentences for validation
         return found | {"rejected": None, "reason": str(error)}
     if data.outside:
@@ -484,6 +512,12 @@ def unknowns(peer: Ours, data: Data) -> Result:
         gold = np.repeat([0, 1], [len(one) for one in scores])
         found["auroc"] = round(float(roc_auc_score(gold, np.concatenate(scores))), 4)
     return found
+
+
+def covered(learner: Learner, split: Split, vectors: torch.Tensor, level: float) -> float:
+    """Return the share of sentences whose label is in their prediction set."""
+    sets = learner.sets(split.texts, learner.probabilities(vectors), level)
+    return round(float(np.mean([gold in one for gold, one in zip(split.labels, sets, strict=True)])), 4)
 
 
 def farness(learner: Learner, vectors: torch.Tensor) -> np.ndarray:
@@ -502,11 +536,34 @@ def calibration_error(learner: Learner, split: Split) -> float:
     return round(float(np.abs(gaps).sum() / len(split)), 4)
 
 
+def orders() -> None:
+    """Teach the default the whole stream in several orders, from kept vectors; show the spread."""
+    scores: dict[str, Result] = {}
+    path = options.out / f"{options.stream}-orders-{options.model.replace('/', '--')}-seed{options.seed}.json"
+    kept = None
+    for order in map(str, range(1, options.orders + 1)):
+        stream = load_stream(options.stream, order=order, data_dir=options.data_dir)
+        data = Data(stream, ())
+        kept = kept or data.read  # the sentences are the same in every order
+        with tempfile.TemporaryDirectory() as folder:
+            peer = Ours("auto", Path(folder) / "learner", kept)
+            found = measure(peer, data, "all")
+            found |= unknowns(peer, data)
+        scores[order] = {key: value for key, value in found.items() if key not in ("seconds", "directory")}
+        say(f"order {order}: {found['macro_f1']:.2f}")
+        every = [one["macro_f1"] for one in scores.values()]
+        spread = {"lowest": min(every), "highest": max(every), "mean": round(float(np.mean(every)), 3)}
+        write_json(path, {**scores, "macro_f1": spread | {"range": round(max(every) - min(every), 3)}})
+    print(json.dumps(read_json(path)["macro_f1"], indent=1))
+
+
 def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
+    if options.orders:
+        return orders()
     place = data_home(options.data_dir)
     stream = load_stream(options.stream, order=options.order, data_dir=options.data_dir)
     outside = out_of_scope(place)["test"] if stream.name == "clinc150" else ()
@@ -526,8 +583,10 @@ def main() -> None:
                     if peer is None:
                         break
                     found = measure(peer, data, count)
-                    if method == "default" and isinstance(peer, Ours):
+                    if method in ("default", "exact") and isinstance(peer, Ours):
                         found |= unknowns(peer, data)
+                    if options.kept:
+                        found["kept"] = True
                 # Another process may have written other results meanwhile.
                 results = (read_json(path) if path.is_file() else {}) | {key: found}
                 write_json(path, results)
@@ -556,17 +615,17 @@ def table(methods: Sequence[str], results: dict[str, Result]) -> str:
         own = results[f"{method} {last}"]
         cost = [f"{own['seconds']:.0f}", megabytes(own, "state"), megabytes(own, "directory")]
         lines.append(f"| {method} | " + " | ".join(scores + cost) + " |")
-    if "default" in methods:
-        asked = [f"rejected at {level:.2f}, %" for level in LEVELS]
-        lines += ["", "| shots | AUROC | " + " | ".join(asked) + " | calibration error |"]
-        lines.append("|---|" + "---:|" * (len(LEVELS) + 2))
+    for method in (one for one in ("default", "exact") if one in methods):
+        asked = [f"{what} at {level:.2f}, %" for what in ("rejected", "covered") for level in LEVELS]
+        lines += ["", f"| {method}, shots | AUROC | " + " | ".join(asked) + " | calibration error |"]
+        lines.append("|---|" + "---:|" * (2 * len(LEVELS) + 2))
         for count in options.shots:
-            own = results[f"default {count}"]
-            rejected = own["rejected"] or {}
+            own = results[f"{method} {count}"]
             cells = [f"{own['auroc']:.3f}" if "auroc" in own else "-"]
-            cells += [f"{100 * rejected[f'{level:.2f}']:.1f}" if rejected else "-" for level in LEVELS] + [
-                f"{own['calibration_error']:.3f}"
-            ]
+            for what in ("rejected", "covered"):
+                shares = own.get(what) or {}
+                cells += [f"{100 * shares[f'{level:.2f}']:.1f}" if shares else "-" for level in LEVELS]
+            cells.append(f"{own['calibration_error']:.3f}")
             lines.append(f"| {count} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

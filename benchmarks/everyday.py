@@ -3,6 +3,8 @@
 learn_vs_embedding: time to learn 2,000 utterances with a frozen-encoder learner in a directory (sums, choice
 of the shrinkage, cross-validation, a committed generation) / time to embed them with the bare encoder.
 predict_vs_encoder: predictions per second / sentences per second of the bare encoder loop.
+few_seconds: time that a lesson of 50 sentences takes beyond embedding them.
+--labels deals the sentences out to so many labels, to see what predicting costs with many of them.
 Each time is the best of three turns, which alternate so that a busy machine slows both sides.
 """
 
@@ -22,6 +24,7 @@ parser.add_argument("--model", default="minilm")
 parser.add_argument("--method", default="auto")
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--turns", type=int, default=3)
+parser.add_argument("--labels", type=int, default=0, help="deal the sentences out to so many labels")
 parser.add_argument("--json", action="store_true")
 options = parser.parse_args()
 os.environ["OMP_NUM_THREADS"] = str(options.threads)
@@ -59,6 +62,8 @@ tasks = load_stream("home").tasks
 pairs = [pair for task in tasks for pair in zip(task.train.texts, task.train.labels, strict=True)]
 pairs = (pairs * (1 + options.sentences // len(pairs)))[: options.sentences]
 texts, labels = [text for text, _ in pairs], [label for _, label in pairs]
+if options.labels:
+    labels = [f"label {place % options.labels}" for place in range(len(texts))]
 
 with tempfile.TemporaryDirectory() as place:
     known = [pair for task in tasks for pair in zip(task.valid.texts, task.valid.labels, strict=True)]
@@ -75,15 +80,25 @@ with tempfile.TemporaryDirectory() as place:
 
         return seconds(lesson)
 
+    def few(turn: int) -> float:
+        """Return the seconds of a small lesson beyond embedding it."""
+        learner = Learner.load(Path(place) / str(turn))
+
+        def lesson() -> None:
+            learner.learn(texts[:50], labels[:50], name="few")
+            learner.save(Path(place) / str(turn))
+
+        return seconds(lesson) - seconds(lambda: bare(texts[:50]))
+
     learner = Learner.create(options.model, options.method)
     learner.learn(texts, labels)
     bare(texts[:200])  # warm-up
     turns = [
-        (seconds(lambda: bare(texts)), learn(turn), seconds(lambda: learner.predict_proba(texts)))
+        (seconds(lambda: bare(texts)), learn(turn), seconds(lambda: learner.predict_proba(texts)), few(turn))
         for turn in range(options.turns)
     ]
 
-embedding, learning, predicting = (min(column) for column in zip(*turns, strict=True))
+embedding, learning, predicting, small = (min(column) for column in zip(*turns, strict=True))
 found = {
     "sentences": len(texts),
     "method": options.method,
@@ -91,5 +106,6 @@ found = {
     "embedding_per_second": round(len(texts) / embedding, 1),
     "learn_vs_embedding": round(learning / embedding, 3),
     "predict_vs_encoder": round(embedding / predicting, 3),
+    "few_seconds": round(small, 3),
 }
 print(json.dumps(found, indent=1) if options.json else "\n".join(f"{k}: {v}" for k, v in found.items()))
