@@ -25,11 +25,13 @@ LAYERS = {
     "steps": "proximal pull, projection, UPGD",
     "methods": "the contract, the search, one file per method",
     "learning": "Learner, fit, trials, directories",
-    "everyday": "learn, predict, forget, evaluate",
+    "runtime": "questions and answers, without torch",
+    "everyday": "teach, predict, correct, evaluate, suggest, drift",
     "lm": "protection of language models",
     "bench": "suites, runs, records, engines",
     "report": "tables, figures and pages from records",
     "studies": "the paper's studies and our own",
+    "serve": "the service and its page",
     "app": "the command line",
 }
 EXEMPT = ("holdfast", "holdfast.__main__")

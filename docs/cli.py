@@ -17,7 +17,8 @@ Written by `make docs` from the command line itself; `holdfast COMMAND --help` p
 [language models](language-models.md) those under `lm`.
 
 An input error prints one line on stderr and exits with code 2. Exit code 1 means that a run of `bench`
-failed, 130 that Ctrl-C stopped the command. Downloads are kept in the system's cache folder, or in the
+failed or that `eval --fail-under` was not reached, 130 that Ctrl-C stopped the command. Every command
+answers programs with `--format json`. Downloads are kept in the system's cache folder, or in the
 folder that `HOLDFAST_CACHE` names.
 """
 KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
@@ -67,6 +68,8 @@ def _values(kind: Any, info: Any) -> str:
         return "flag"
     if get_origin(kind) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(kind))
+    if get_origin(kind) is tuple:
+        return " ".join(KINDS[one] for one in get_args(kind))
     if get_origin(kind) is list:
         kind = get_args(kind)[0]
     bounds = [f"≥ {info.min}"] if info.min is not None else []
