@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUNS ?= runs/quick
 TORCH ?= $(shell grep '^torch==' constraints.txt)
 
-.PHONY: env run test lint docs bench soak clean
+.PHONY: env run study test lint docs site bench soak clean
 
 env: .venv/.ready
 
@@ -18,12 +18,17 @@ env: .venv/.ready
 	@touch $@
 
 run: env
+	@$(BIN)/holdfast demo
+	@echo
+	@echo "How do the methods compare? make study: six of them on four tasks, in about five minutes"
+
+study: env
 	@$(BIN)/holdfast models get minilm
 	@$(BIN)/holdfast bench quick --out $(RUNS)
 	@$(BIN)/holdfast report $(RUNS)
 
 test: env
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --durations=10
 
 lint: env
 	$(BIN)/ruff check .
@@ -36,8 +41,13 @@ docs: env
 	$(BIN)/python docs/cli.py
 	$(BIN)/holdfast report results/small
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/forgetting.py
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python tests/helpers/public_api.py
+
+# The documentation as a site in build/site. To read it: python -m http.server --directory build/site
+site: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: env
 	$(BIN)/python benchmarks/speed.py
@@ -45,6 +55,7 @@ bench: env
 # Long campaigns: fuzzed files, threads beside a writer, many lessons.
 soak: env
 	$(BIN)/python tests/soak.py
+	$(BIN)/python tests/soak_serve.py
 
 clean:
 	rm -rf .venv runs build *.egg-info

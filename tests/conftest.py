@@ -21,7 +21,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast.data.tasks import Stream
-    from holdfast.models import Classifier
+    from holdfast.models import Network
 
 # A shell's background jobs may ignore Ctrl-C, and child processes inherit that. Some tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -115,7 +115,7 @@ def domains() -> Stream:
 
 
 @pytest.fixture
-def tiny(tiny_bert: str) -> Classifier:
+def tiny(tiny_bert: str) -> Network:
     from helpers.toys import small
 
     from holdfast.models import build_classifier

@@ -25,7 +25,7 @@ from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.metrics import forgetting
 from holdfast.methods import METHODS
-from holdfast.models import Classifier
+from holdfast.models import Network
 
 SETTINGS = small(epochs=2)
 
@@ -224,7 +224,7 @@ def test_past_tasks_are_not_touched(tiny_bert, name):
 
 
 def test_prediction_takes_no_task():
-    assert list(inspect.signature(Classifier.forward).parameters) == ["self", "batch"]
+    assert list(inspect.signature(Network.forward).parameters) == ["self", "batch"]
     assert {field.name for field in dataclasses.fields(Batch)} == {
         "input_ids",
         "attention_mask",

@@ -79,7 +79,7 @@ OVERALL = {"seq": 24.67, "frozen": 36.19, "mas": 45.10, "la": 47.95, "auto": 95.
 
 @pytest.mark.slow
 def test_the_table_of_the_quick_suite(tmp_path):
-    """The table that `make run` prints, to one point: rounding differs between machines."""
+    """The table that `make study` prints, to one point: rounding differs between machines."""
     holdfast = [sys.executable, "-m", "holdfast"]
     subprocess.run([*holdfast, "bench", "quick", "--out", str(tmp_path)], check=True)
     done = subprocess.run([*holdfast, "report", str(tmp_path)], check=True, capture_output=True, text=True)

@@ -17,7 +17,7 @@ from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.losses import Objective
 from holdfast.methods.lwf import Teacher, distilling
-from holdfast.models.classifier import Output
+from holdfast.models.network import Output
 
 STREAMS = {"classes": class_stream, "domains": domain_stream}
 Term = Callable[[nn.Module, Tensor, Batch], Tensor]

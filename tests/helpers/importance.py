@@ -15,7 +15,7 @@ from holdfast.data.tasks import Split
 from holdfast.heads import LinearHead
 from holdfast.importance.estimators import EndedTraining, Estimator
 from holdfast.maths.params import snapshot, trainable
-from holdfast.models import Classifier
+from holdfast.models import Network
 
 LENGTHS = (1, 3, 2, 17, 40, 90, 5, 16, 31, 64, 2, 7, 15, 14, 120, 3, 3, 33, 9, 1, 12, 4, 8)
 
@@ -27,7 +27,7 @@ def long_and_short(seed: int = 0) -> Split:
     return Split(texts, tuple(rng.choice(TOPICS[:3]) for _ in texts))
 
 
-class Features(Classifier):
+class Features(Network):
     """A linear softmax over fixed features, selected by the first token."""
 
     def __init__(self, table: list[list[float]], weight: list[list[float]]) -> None:

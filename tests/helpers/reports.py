@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from helpers.records_by_hand import record_of
 
 from holdfast.bench import Spec
+from holdfast.report.figures import search_trace, spread
+from holdfast.report.plots import Figure, Plot
+from holdfast.report.runs import load_sections
 from holdfast.report.tables import Table
+from holdfast.studies import frontier
 from holdfast.studies.suites import load_suite
-from holdfast.studies.views import write_report
+from holdfast.studies.views import figures_of, write_report
 
 
 def put(folder: Path, spec: Spec, F: list[list[float | None]], **rest: Any) -> str:
@@ -50,13 +55,21 @@ def tables_of(folder: Path) -> dict[str, Table]:
     return {table.name.partition("-")[2]: table for table in tables}
 
 
-def figure_of(page: Path, title: str) -> dict[str, Any]:
-    """Return the data and layout of the figure with this title."""
-    found = re.search(
-        rf"{re.escape(title)}(?:</a>)?</figcaption>.*?application/json\">(.*?)</script>",
-        page.read_text(),
-        re.S,
-    )
-    assert found is not None, title
-    content: dict[str, Any] = json.loads(found[1])
+def figure_of(folder: Path, title: str) -> Figure:
+    """Return the figure with this title that the report of a folder shows, and check that the page has it."""
+    page = write_report(folder).page.read_text()
+    found = frontier.figures(folder)
+    for section in load_sections(folder, alone=not found)[0]:
+        found += figures_of(section)
+        for run in section.made:
+            found += [*spread(run), *([trace] if (trace := search_trace(run)) else [])]
+    [figure] = [one for one in found if one.title == title]
+    assert re.search(rf"<figcaption>(<a [^>]*>)?{re.escape(escape(title))}(</a>)?</figcaption>", page)
+    return figure
+
+
+def plot_of(folder: Path, title: str) -> Plot:
+    """Return what the figure of lines and points with this title shows."""
+    content = figure_of(folder, title).content
+    assert isinstance(content, Plot)
     return content
