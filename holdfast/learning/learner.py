@@ -120,6 +120,16 @@ class Learner:
         self._workspace = Workspace(self.workspace, self.accelerator)
         self._forget_task()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy takes along; the accelerator and temporary files belong to this process."""
+        own = ("accelerator", "_workspace")
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.accelerator = Accelerator()
+        self.__post_init__()
+
     # ---- creating, saving, loading ----------------------------------------------------------------------
 
     @classmethod
