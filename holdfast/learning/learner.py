@@ -120,6 +120,7 @@ class Learner:
         self._workspace = Workspace(self.workspace, self.accelerator)
         self._forget_task()
 
+    @override
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy takes along; the accelerator and temporary files belong to this process."""
         own = ("accelerator", "_workspace")
