@@ -193,7 +193,8 @@ def _learnt(state: Path, learnt: Any) -> dict[str, Any]:
         drift = f"features moved by {100 * entry['drift']:.1f} %" if entry["drift"] else "unchanged"
         say(f"encoder: {drift}")
     if "chose" in entry:
-        say(f"auto chose {entry['chose']}: {entry['why']}")
+        done = "left the encoder unchanged" if entry["chose"] == "frozen" else "trained the encoder"
+        say(f"auto {done}: {entry['why']}")
     say(f"{state}: generation {learnt.generation}")
     told = {name: entry[name] for name in ("sentences", "score", "drift", "chose", "why") if name in entry}
     return answer | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -16,22 +17,23 @@ PALETTE = (
     "#d9640a",
     "#3f7fd0",
     "#c2549b",
-    "#b98a00",
+    "#b38600",
     "#7a5cd6",
     "#c23b3b",
     "#4b9b2f",
-    "#2a9fb8",
+    "#2797af",
     "#8a7560",
-    "#e0709a",
+    "#dd6592",
     "#5b6fb5",
 )
 FAMILIAR = (
     *("la", "mas", "ancl-mas", "ancl-lwf", "upgd", "rp2f", "adabop", "la+slda", "slda", "frozen"),
     *("first+slda", "auto"),
 )
-REFERENCE = {"seq": "#8c96a0", "mtl": "#8c96a0"}
+REFERENCE = {"seq": "#868f99", "mtl": "#868f99"}
 DASHES: dict[str, Dash] = {"seq": "dot", "mtl": "dash"}
 SHARES = [50.0 + 2.5 * step for step in range(21)]  # of the best score on a new task, in percent
+MOST_SPANS = 5  # curves up to which an interval is drawn after every task
 DEFAULTS = ("auto", "slda")  # the default head, and the simpler one it grew from
 
 
@@ -55,13 +57,17 @@ def curves(section: Section) -> Figure | None:
     beside = _beside(section)
     for method, runs in beside.items():
         drawn.append(_curve(section, f"{method}, another setting", runs, x, beside=True))
+    crowded = sum(any(one.spans) for one in drawn) > MOST_SPANS
+    if crowded:
+        drawn = [replace(one, spans=[*[None] * (longest - 1), *one.spans[-1:]]) for one in drawn]
     note = "Mean over orders and seeds."
     if any(one.name.split(",")[0] == UPPER for one in drawn):
         note += f" {UPPER}, which learns all tasks at once, is a horizontal line."
     if any(one.spans for one in drawn):
+        where = ", after the last task only" if crowded else ""
         note += (
-            " Bars: 95 % interval of the mean over orders, or over the seeds of one order. Of a single run: "
-            "over other test sentences, a score taken as a share of them."
+            f" Bars{where}: 95 % interval of the mean over orders, or over the seeds of one order. For a "
+            "single run: the interval over other test sentences, treating the score as a proportion."
         )
     if beside:
         note += " Lines without marks: the same sentences, learnt in another setting of this folder."

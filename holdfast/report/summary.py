@@ -57,7 +57,7 @@ def _first(found: Mapping[str, Scores]) -> str:
     scores = f"Ov {percent(means[best])} and {percent(means[second])}"
     if gap < 0.05:
         return f"{best} and {second} are level at the top of {len(means)} methods ({scores})."
-    lead = f"{best} is first of {len(means)} methods, by {gap:.1f} points before {second} ({scores})."
+    lead = f"{best} is first of {len(means)} methods, {gap:.1f} points ahead of {second} ({scores})."
     return f"{lead} {_sure(found, best, second)}".rstrip()
 
 

@@ -86,9 +86,11 @@ def _gaps(curves: Mapping[str, Mapping[int, list[Point]]]) -> Iterator[str]:
         if found:
             mean = 100 * fmean(one.mean for one in found)
             low, high = 100 * min(one.low for one in found), 100 * max(one.high for one in found)
+            where = f"Between {low:.1f} and {high:.1f}"
+            seeds = "one seed" if len(found) == 1 else f"mean over {len(found)} seeds"
             yield (
-                f"Between {low:.0f} and {high:.0f} on the new task {name} keeps {mean:+.1f} points of the "
-                f"old one compared with {USUAL} (mean over {len(found)} seeds)."
+                f"{where} on the new task {name} keeps {mean:+.1f} points of the old one compared with "
+                f"{USUAL} ({seeds})."
             )
 
 

@@ -327,7 +327,7 @@ def frontier(found: StudyRecords) -> Figure | None:
             drawn.append(_points("naive, by rate" if kind == "naive" else kind, own, PALETTE[number]))
     start = [trial for trial in found.trials if trial.kind == "untouched"]
     if drawn and found.some(start):
-        drawn.append(_points("untouched", [(start[0], found.some(start))], "#8c96a0"))
+        drawn.append(_points("untouched", [(start[0], found.some(start))], "#868f99"))
     content = Plot(drawn, Axis("loss of the new ability"), Axis("loss of the old ability"), height=360)
     note = (
         "Lower and further left is better. Each point is one strength at the harsh rate, one rate of plain "

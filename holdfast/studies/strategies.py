@@ -11,7 +11,7 @@ from holdfast.report.runs import Run, Section
 from holdfast.report.tables import Cell, Table, short
 from holdfast.studies import published
 
-LEVELS = {"ancl-mas": "#8c96a0", "ancl-lwf": "#8a7560"}
+LEVELS = {"ancl-mas": "#868f99", "ancl-lwf": "#8a7560"}
 DASHES: dict[str, Dash] = {"CF": "solid", "FWT": "dash"}
 
 

@@ -34,7 +34,7 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     assert "learnt 24 sentences: 2 new labels; 2 labels known" in said
     assert "validation macro-F1" not in said, "of a handful of sentences it would be noise"
     assert "encoder: unchanged" in said
-    assert "auto chose frozen" in said
+    assert "auto left the encoder unchanged" in said
     assert "mine: generation 1" in said
     mixed = table(here / "mixed.csv", rows_of(0)[:12] + rows_of(1))
     assert call("learn", "mine", mixed) == 0

@@ -40,7 +40,7 @@ def test_a_lead_whose_interval_includes_0(tmp_path: Path) -> None:
         put(tmp_path, spec("mtl", order), joint(0.95))
     # Differences -10, 20, 20: mean 10, t(0.975, 2) * 17.32 / sqrt(3) = 43.0.
     assert summary(section_of(tmp_path)) == (
-        "la is first of 2 methods, by 10.0 points before mas (Ov 70.00 and 60.00). Over 3 orders the 95 % "
+        "la is first of 2 methods, 10.0 points ahead of mas (Ov 70.00 and 60.00). Over 3 orders the 95 % "
         "interval of the difference is -33.0 to +53.0: it includes 0. mtl (all tasks at once) has 95.00."
     )
     assert summary(section_of(tmp_path)) in write_report(tmp_path).page.read_text()
@@ -51,7 +51,7 @@ def test_a_lead_that_holds(tmp_path: Path) -> None:
         put(tmp_path, spec("la", order), ends(0.5 + gap))
         put(tmp_path, spec("mas", order), ends(0.5))
     said = summary(section_of(tmp_path))
-    assert "by 11.0 points before mas" in said
+    assert "11.0 points ahead of mas" in said
     assert said.endswith(
         "+8.5 to +13.5: it excludes 0, also after correction for picking the best of several."
     )
@@ -62,7 +62,7 @@ def test_one_run_each_says_nothing_of_chance(tmp_path: Path) -> None:
     put(tmp_path, spec("mas"), ends(0.5))
     put(tmp_path, spec("seq"), ends(0.1))
     assert summary(section_of(tmp_path)) == (
-        "la is first of 2 methods, by 10.0 points before mas (Ov 60.00 and 50.00). There is one order and "
+        "la is first of 2 methods, 10.0 points ahead of mas (Ov 60.00 and 50.00). There is one order and "
         "seed: these runs cannot say whether that is chance. seq (plain fine-tuning) has 10.00."
     )
 
@@ -188,7 +188,7 @@ def test_a_folder_of_the_study_of_frontiers_has_a_figure(tmp_path: Path) -> None
     assert drawn["mas"].y == pytest.approx([15.0, 55.0])
     assert drawn["la"].y == pytest.approx([10.0, 80.0]), "only the seed that λ = 1 has too"
     # From 0.75 to 0.9: la falls from .8 to .1, mas, at .5 at 0.7, from .4 to .1. The area is a triangle.
-    assert "Between 75 and 90 on the new task la keeps +20.0 points" in figure.note
+    assert "Between 75.0 and 90.0 on the new task la keeps +20.0 points" in figure.note
 
 
 def test_the_frontier_of_the_trials_by_hand(tmp_path: Path) -> None:
