@@ -201,7 +201,7 @@ def _begun(section: Section, tables: list[Table], figures: list[Figure], room: R
         section.title,
         "".join(letter if letter.isalnum() else "-" for letter in section.title.lower()),
         section.about,
-        summary(section) if section.view == "main" else "",
+        summary(section) if section.view != "cost" else "",
         counts,
         warning,
         _listed([f"{run.label} order {run.where[0]} seed {run.where[1]}" for run in section.missing]),

@@ -34,7 +34,7 @@ class Week:
     asked: list[Tally]
     """Its answers to the questions of this week and of those before."""
     wrong: list[tuple[str, str, str]]
-    """The questions it answered wrongly: text, label, answer."""
+    """The questions of this week that it answered wrongly: text, label, answer."""
 
 
 def unpack(folder: Path) -> None:
@@ -74,13 +74,12 @@ def _state(folder: Path, method: str) -> Path:
 
 
 def _asked(folder: Path, learner: Learner, week: int) -> Week:
-    found, wrong = [], []
+    found = []
     for number in WEEKS[:week]:
         rows = read_pairs(str(folder / f"questions{number}.csv"))
         answers = learner.predict([row.text for row in rows])
-        missed = [
+        wrong = [
             (r.text, r.label, answer) for r, answer in zip(rows, answers, strict=True) if answer != r.label
         ]
-        found.append(Tally(number, len(rows) - len(missed), len(rows)))
-        wrong += missed
+        found.append(Tally(number, len(rows) - len(wrong), len(rows)))
     return Week(learner, found, wrong)
