@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy
 import torch
 from torch import Tensor
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99)  # shares of known sentences
 WARMTHS = tuple(j / 16 * math.log(10) for j in range(-48, 49))
+PARTS = 16  # maximum number of parts
+GOLDEN = (math.sqrt(5) - 1) / 2  # multiples modulo 1 are spread evenly, also over a few sentences
 MEASURES = 1 + 2 * len(LEVELS)
 
 
@@ -30,6 +31,14 @@ class Seen(NamedTuple):
     def of(self, which: Tensor) -> Seen:
         """Return some of the sentences."""
         return Seen(self.scores[which], self.gold[which], self.distances[which])
+
+    def parts(self, size: int) -> list[Seen]:
+        """Return at most `PARTS` parts of about a size, each with sentences from everywhere.
+
+        High quantiles of a few sentences are too low on average, so few are compared with as few.
+        """
+        count = min(PARTS, max(len(self.gold) // max(size, 1), 1))
+        return [self.of(torch.arange(first, len(self.gold), count)) for first in range(count)]
 
 
 def warmth(seen: Seen) -> float:
@@ -62,6 +71,6 @@ def measured(seen: Seen, warmth: float) -> Tensor:
     """Return the quantiles at LEVELS of the distances and of the set scores of the gold labels."""
     levels = torch.tensor(LEVELS, dtype=torch.float64)
     probabilities = (seen.scores.double() / math.exp(warmth)).softmax(1)
-    part = torch.from_numpy(numpy.random.RandomState(0).uniform(size=len(seen.gold)))
+    part = (GOLDEN * torch.arange(1, len(seen.gold) + 1, dtype=torch.float64)) % 1
     sets = set_scores(probabilities, part).gather(1, seen.gold[:, None]).squeeze(1)
     return torch.cat([seen.distances.double().quantile(levels), sets.quantile(levels)])

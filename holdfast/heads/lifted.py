@@ -8,7 +8,7 @@ columns. Left-out sentences of every lesson choose how many columns are used and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy
@@ -31,15 +31,18 @@ from holdfast.maths.products import gram
 SCALE = 4.0  # weight of z beside the random features; the discriminant on z alone does not depend on it
 SHARE = 1.5  # random features for each column of z, if there is room
 MOST = 256  # sentences of a lesson that are left out in turn
-FADE = 0.7  # what MOST sentences leave of the weight of earlier ones in the calibration
+FADE = 0.95  # what MOST sentences leave of the weight of earlier ones in the calibration
 STALE = 3.0  # power of the share of sentences known before, by which a lesson fades earlier ones too
-FEW = 20  # sentences from which a lesson calibrates
+FEW = 20  # left-out sentences, over all lessons, from which their difference from drawn ones counts
 DRAWS = 1000  # sentences drawn from the class Gaussians to calibrate
 STEPS = (-1.0, 0.0, 1.0)  # powers of ten by which the shrinkage may differ from `usual`
 PLAIN, RICH = 0.7, 0.1  # the usual e/(1-e) at as many sentences as columns, without and with random features
 MANY = 0.4  # sentences for each column from which random features are the usual choice
 LEAST = 1e-4
 ALONE = 0.046  # the temperature while no label has two sentences, from training sentences of the same streams
+LAST = 1.5  # weight of the last layer while no label has two sentences
+PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
+PROBES = 64  # random vectors that estimate a trace
 FAR = 0.1  # least shrinkage of the two covariances that measure how far out a sentence lies
 
 
@@ -70,6 +73,7 @@ class LiftedHead(SLDAHead):
 
     kind: ClassVar[str] = "lifted"
     _far: tuple[Tensor, Tensor] | None = None
+    _noises: tuple[Option, float] | None = None
 
     def __init__(
         self,
@@ -179,23 +183,55 @@ class LiftedHead(SLDAHead):
         return self.free < 1
 
     def _alone(self, option: Option) -> tuple[Tensor, Tensor]:
-        """Return W and b of the nearest class mean by the angle around m: (μ - m)ᵀ (x - m) / |μ - m|.
+        """Return W and b of the nearest class mean by an angle: aᵀA (x - m) / √(aᵀA a) with a = μ - m.
 
-        Single sentences are nearer to everything the closer they are to m. Dividing by the length takes this
-        away, which the Euclidean distance does not. The unit is the length of the means, so that scores are
-        about as large for every encoder.
+        A = c (GᵀG + cI)⁻¹ counts directions less in which the means G differ much anyway; c is `PRIOR` times
+        the trace of GᵀG. The last layer counts more. Single sentences are nearer to everything the closer
+        they are to m; dividing by the length removes that. The unit is the length of the means, so that
+        scores are about as large for every encoder.
         """
-        means = self.past.means()[:, : int(option[2])]
-        visible = self.visible_rows()
+        used, visible = int(option[2]), self.visible_rows()
+        means = self.past.means()[:, :used]
         middle, size = means[visible].mean(0), means[visible].square().sum(1).mean().sqrt()
-        weight = functional.normalize(means - middle, dim=1) / size.clamp(min=1e-12)
-        return weight, -(weight @ middle) + self._prior(option)
+        scale = torch.ones(used, dtype=means.dtype)
+        if self.blocks > 1:
+            scale[self.width - self.width // self.blocks : self.width] = LAST
+        away = (means - middle) * scale
+        g = away[visible]
+        c = PRIOR * g.square().sum().clamp(min=1e-12)
+        inner = gram(g.T) + c * torch.eye(len(g), dtype=g.dtype)
+        turned = away - torch.linalg.solve(inner, g @ away.T).T @ g  # A a, by Woodbury's identity
+        length = (turned * away).sum(1).clamp(min=1e-30).sqrt()
+        weight = turned * scale / (length * size.clamp(min=1e-12))[:, None]
+        return weight, -(weight @ middle) + self._log_prior(option)
 
     def _prior(self, option: Option) -> Tensor:
-        """Return what is added to the scores: log n_k/N for the weighting "counts", otherwise 0."""
+        """Return what is added to the scores: the log prior, and what the noise of the means costs them."""
+        if self._noises is None or self._noises[0] != option:
+            self._noises = (option, self._noise(option, self._factor(option)))
+        return self._log_prior(option) + self._noises[1] / self.past.counts.clamp(min=1)
+
+    def _log_prior(self, option: Option) -> Tensor:
+        """Return log n_k/N for the weighting "counts", otherwise 0."""
         counts = self.past.counts.clamp(min=1)
         prior = WEIGHTINGS[int(option[1])] == "counts"
         return (counts / counts.sum()).log() if prior else torch.zeros_like(counts)
+
+    def _noise(self, option: Option, factor: Tensor) -> float:
+        """Return t/2: the noise in a mean of n sentences lowers its scores by t/(2n) on average.
+
+        t = T / (1 - (1-e) T/f) with T = tr(Σ_e⁻¹ Σ), since E |μ̂ - μ|² is T/n in the metric of Σ_e. The
+        denominator is for Σ, which is estimated from the same sentences. Without this, labels with few
+        sentences are hardly ever the answer; if all have as many it changes nothing. The trace is a mean
+        over random signs (Hutchinson 1990).
+        """
+        spread = self._covariance(option).to(factor)
+        signs = numpy.random.RandomState(0).randint(0, 2, (len(spread), PROBES)) * 2.0 - 1.0
+        probes = torch.from_numpy(signs).to(factor)
+        solved: Tensor = torch.cholesky_solve(probes, factor)
+        trace = float((solved * (spread @ probes)).sum()) / PROBES
+        rest = 1 - (1 - self.amount(option)) * trace / max(self.free, 1.0)
+        return 0.5 * trace / max(rest, 0.2)
 
     @override
     def _factor(self, option: Option) -> Tensor:
@@ -248,7 +284,11 @@ class LiftedHead(SLDAHead):
         left = m[rows].clone()
         left[known] -= q[known] / (n[known] - 1)[:, None]
         own = score(*((left * other).sum(1, keepdim=True) for other in (w, q, left)))
-        return Scored(scores.scatter(1, rows[:, None], own) + self._prior(option), rows)
+        noise, counted = self._noise(option, factor), counts.clamp(min=1)
+        more = torch.zeros_like(n)  # a mean with a sentence less is noisier
+        more[known] = noise / (n[known] * (n[known] - 1))
+        scores = scores.scatter(1, rows[:, None], own + more[:, None])
+        return Scored(scores + self._log_prior(option) + noise / counted, rows)
 
     # ---- choosing -----------------------------------------------------------------------------------------
 
@@ -328,15 +368,14 @@ class LiftedHead(SLDAHead):
         far = [self.distances(valid.features), self._distances(learnt.features, self.rows(learnt.labels))]
         real = Seen(found.scores[:, visible], place[found.rows], torch.cat(far))
         drawn = self._drawn()
-        like = drawn.of(torch.isin(drawn.gold, real.gold))
         n = len(real.gold)
-        if n < FEW:  # the quantiles of a handful of sentences would be noise
-            return self._renew(drawn)
+        like = self._drawn(torch.tensor(sorted({*real.gold.tolist()}))).parts(n)
         self.offsets = before**STALE * FADE ** (n / MOST) * self.offsets
         self.offsets[0] += n
-        self.offsets[1] += n * (calibration.warmth(real) - calibration.warmth(like))
+        self.offsets[1] += n * (calibration.warmth(real) - _mean(map(calibration.warmth, like)))
         warmth = calibration.warmth(drawn) + float(self.offsets[1] / self.offsets[0])
-        self.offsets[2:] += n * (calibration.measured(real, warmth) - calibration.measured(like, warmth))
+        drawn_like = torch.stack([calibration.measured(one, warmth) for one in like]).mean(0)
+        self.offsets[2:] += n * (calibration.measured(real, warmth) - drawn_like)
         self._renew(drawn)
 
     def _renew(self, drawn: Seen | None = None) -> None:
@@ -344,21 +383,27 @@ class LiftedHead(SLDAHead):
         self.marks = torch.zeros_like(self.marks)
         if self.drawable:
             drawn = drawn or self._drawn()
-            mean = self.offsets[1:] / self.offsets[0].clamp(min=1)
+            mean = self.offsets[1:] / self.offsets[0].clamp(min=1) * self.tested
             warmth = calibration.warmth(drawn) + float(mean[0])
             found = calibration.measured(drawn, warmth) + mean[1:]
             far, sets = (part.cummax(0).values for part in found.chunk(2))
             self.marks = torch.cat([mean.new_tensor([math.exp(warmth)]), far, sets.clamp(0, 1)])
 
     @property
+    def tested(self) -> bool:
+        """Whether enough sentences were left out to say how real and drawn ones differ."""
+        return float(self.offsets[0]) >= FEW
+
+    @property
     def drawable(self) -> bool:
         """Whether there are at least two labels, and sentences to tell how those of one label differ."""
         return len(self.visible_rows()) > 1 and self.free >= 1
 
-    def _drawn(self) -> Seen:
-        """Return sentences drawn from the Gaussian of each class, as many of each."""
+    def _drawn(self, places: Tensor | None = None) -> Seen:
+        """Return sentences drawn from the Gaussian of each class, as many of each; `places` limits them."""
         visible = self.visible_rows()
-        some = torch.arange(0, len(visible), math.ceil(len(visible) / DRAWS))
+        places = torch.arange(len(visible)) if places is None else places
+        some = places[:: math.ceil(len(places) / DRAWS)]
         gold = some.repeat_interleave(DRAWS // len(some))
         noise = numpy.random.RandomState(self.seed).standard_normal((len(gold), self.width))
         within = self._spread(balanced=False)[: self.width, : self.width]
@@ -458,6 +503,11 @@ class LiftedHead(SLDAHead):
             )
         if not self.calibrated:
             raise HoldfastError(f"{what} needs two labels, one of them with two sentences; learn more first")
+        if not self.tested:
+            raise HoldfastError(
+                f"{what} needs about {FEW} sentences of labels with two or more, to know how far known "
+                "sentences lie; learn more first"
+            )
         marks = self.marks[first : first + len(levels)].tolist()
         return float(numpy.interp(level, levels, marks))
 
@@ -532,7 +582,12 @@ class LiftedHead(SLDAHead):
     @override
     def changed(self) -> None:
         super().changed()
-        self._far = None
+        self._far = self._noises = None
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
 
 
 def _gain(q: Tensor, n: Tensor, share: Tensor | float) -> Tensor:

@@ -41,8 +41,8 @@ class Auto(LA):
     Cost: b, one forward pass over each sentence, if the frozen encoder is good enough; else as la+slda
     Two tasks: b1 + b2
     Extras: none while frozen; otherwise those of la+slda
-    Keeps: n_k and s_k of every label, one S for all (memory=exact: one for each label); once the trunk has
-        moved also α
+    Keeps: n_k and s_k of every label, one S for all (scatter=per-class: one for each label); once the trunk
+        has moved also α
     """
 
     cannot: ClassVar[dict[str, str]] = {}

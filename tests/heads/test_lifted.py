@@ -9,6 +9,7 @@ from torch.nn import functional
 from holdfast.errors import HoldfastError
 from holdfast.heads import LiftedHead, SLDAHead, Taught, calibration
 from holdfast.heads.calibration import Seen, set_scores, warmth
+from holdfast.heads.discriminant import shrunk
 from holdfast.heads.lifted import ALONE, SCALE, spread_over, usual
 from holdfast.heads.sums import ClassSums
 
@@ -74,14 +75,21 @@ def test_usual_shrinkage_by_hand():
 
 
 def test_one_sentence_a_label_by_hand():
-    """Means (2, 0), (0, 4), (-2, -1): m = (0, 1), directions (2, -1)/√5, (0, 1), (-1, -1)/√2."""
+    """Means (2, 0), (0, 4), (-2, -1): m = (0, 1), a = (2, -1), (0, 3), (-2, -2), GᵀG = [8 2; 2 14], c = 2.2.
+
+    A = 2.2 [10.2 2; 2 16.2]⁻¹ = 2.2 [16.2 -2; -2 10.2] / 161.24.
+    """
     head = LiftedHead(2)
     data = Taught(torch.tensor([[2.0, 0.0], [0.0, 4.0], [-2.0, -1.0]]), ["a", "b", "c"])
     head.add(data.labels)
     head.take_in(data)
     head.settle(Taught(data.features[:0], []), data)
     size = math.sqrt((4 + 16 + 5) / 3)
-    expected = [6 / math.sqrt(5) / size, 0.0, -3 / math.sqrt(2) / size]  # (3, 1) - m = (3, 0)
+    # (3, 1) - m = (3, 0); aᵀA(3, 0) and aᵀAa, both times 161.24/2.2
+    expected = [
+        math.sqrt(2.2 / 161.24) * along / math.sqrt(length) / size
+        for along, length in ((103.2, 83.0), (-18.0, 91.8), (-85.2, 89.6))
+    ]
     new = torch.tensor([[3.0, 1.0]])
     assert head(new)[0].tolist() == pytest.approx(expected, abs=1e-6)
     held = head.outside(Taught(new, ["b"]), Taught(data.features[:0], []), head.chosen)
@@ -90,19 +98,52 @@ def test_one_sentence_a_label_by_hand():
     assert not head.calibrated
 
 
-def test_one_sentence_a_label_answers_by_the_angle_around_the_mean():
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_one_sentence_a_label_answers_by_the_angle_around_the_mean(blocks):
+    """The slow witness: the angle in the metric of the inverse, the last of two layers stretched before."""
     data, new = blobs(0, each=1, classes=12, apart=1.0), blobs(1, each=50, classes=12, apart=1.0)
-    head = taught(data)
-    middle = data.features.mean(0)
-    angles = (
-        functional.normalize(new.features - middle, dim=1) @ functional.normalize(data.features - middle).T
-    )
+    head = LiftedHead(6)
+    head.blocks = blocks
+    head.add(data.labels)
+    head.take_in(data)
+    head.settle(NONE, data)
+    stretch = torch.tensor([1.0] * 6 if blocks == 1 else [1.0] * 3 + [1.5] * 3).double()
+    middle = data.features.double().mean(0)
+    a, x = (stretch * (one.features.double() - middle) for one in (data, new))
+    inverse = torch.linalg.inv(a.T @ a + 0.1 * a.square().sum() * torch.eye(6).double())
+    angles = x @ inverse @ a.T / (a @ inverse @ a.T).diagonal().sqrt()
     assert head.predict(new.features) == [data.labels[i] for i in angles.argmax(1)]
     more = some(blobs(2, each=1, classes=12), [0])  # one label has a second sentence
     head.take_in(more)
     head.settle(NONE, more)
     assert not head.alone
-    assert math.isfinite(head.threshold(0.9))
+    assert math.isfinite(head.temperature)
+
+
+def test_the_noise_of_means_is_the_trace_of_two_covariances():
+    """The slow witness: E |μ̂ - μ|², n times, with the trace itself instead of its estimate."""
+    head = taught(blobs(0, each=20))
+    for option in (head.options[0], head.options[-1]):
+        spread, e = head._covariance(option), head.amount(option)
+        metric = torch.linalg.inv(shrunk(spread, e))
+        trace = float((metric @ spread).trace())
+        expected = 0.5 * trace / (1 - (1 - e) * trace / head.free)
+        assert head._noise(option, head._factor(option)) == pytest.approx(expected, rel=0.1)
+
+
+def test_labels_with_few_sentences_are_answered_as_often_as_they_occur():
+    """40 sentences of two labels, two of the other two: on new sentences all four are found about alike."""
+    rich = blobs(0, each=40, width=30, apart=0.6)
+    few = [i for i, label in enumerate(rich.labels) if label in ("class 0", "class 1") or i % 40 < 2]
+    head = LiftedHead(30, shrinkage=0.1)
+    data = some(rich, few)
+    head.add(data.labels)
+    head.take_in(data)
+    head.settle(Taught(rich.features[:0], []), data)
+    new = blobs(7, each=200, width=30, apart=0.6)
+    answers = head.predict(new.features)
+    rare = sum(answer in ("class 2", "class 3") for answer in answers) / len(answers)
+    assert 0.35 < rare < 0.65
 
 
 def test_a_first_label_alone_is_answered():
@@ -147,7 +188,11 @@ def test_scores_without_a_sentence_are_those_of_sums_without_it(columns, step):
         deviations = (x - own[rows])[rest]
         spread = deviations.T @ deviations / free
         inverse = torch.linalg.inv((1 - e) * spread + e * trace / used * torch.eye(used).double())
-        expected = [(m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) for m in own]
+        noise = head._noise(option, head._factor(option))
+        expected = [
+            (m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) + noise / (7 - (k == int(rows[i])))
+            for k, m in enumerate(own)
+        ]
         found = head.outside(NONE, some(data, [i]), option).scores[0]
         # Values reach hundreds; a small e leaves the inverse poorly conditioned.
         assert torch.allclose(found, torch.stack(expected), rtol=1e-6, atol=1e-4), i
@@ -158,14 +203,17 @@ def test_scores_without_a_sentence_are_those_of_sums_without_it(columns, step):
 
 
 def test_scores_without_a_sentence_by_hand():
-    """One dimension, classes {0, 2} and {10, 14}, e = 0: without 14, S_w = 2, N - K = 2, variance 1."""
+    """One dimension, classes {0, 2} and {10, 14}, e = 0: without 14, S_w = 2, N - K = 2, variance 1.
+
+    T = 1, so that t/2 = 0.5 / (1 - 1/2) = 1: 1/2 is added for two sentences, 1 for the one that is left.
+    """
     head = LiftedHead(1, shrinkage=1e-6)
     data = Taught(torch.tensor([[0.0], [2.0], [10.0], [14.0]]), ["a", "a", "b", "b"])
     head.add(data.labels)
     head.take_in(data)
     found = head.outside(Taught(data.features[:0], []), some(data, [3]), head.options[0]).scores[0]
     # Means 1 and 10 about 6.5: (-5.5)(7.5) - 5.5²/2 and (3.5)(7.5) - 3.5²/2.
-    assert found.tolist() == pytest.approx([-56.375, 20.125], rel=1e-4)
+    assert found.tolist() == pytest.approx([-55.875, 21.125], rel=1e-4)
 
 
 def slow_distance(z: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, drop: int | None) -> float:
@@ -296,7 +344,9 @@ def test_thresholds_need_two_labels_and_sentences_that_differ():
     head = taught(blobs(0, each=1))
     with pytest.raises(HoldfastError, match="needs two labels"):
         head.threshold(0.9)
-    assert taught(blobs(0, each=2)).threshold(0.9)
+    with pytest.raises(HoldfastError, match="about 20 sentences"):
+        taught(blobs(0, each=4)).threshold(0.9)
+    assert taught(blobs(0, each=5)).threshold(0.9)
     with pytest.raises(HoldfastError, match=r"between 0\.5 and 0\.99"):
         taught(blobs(0)).threshold(0.3)
 
@@ -366,13 +416,23 @@ def test_forgetting_leaves_the_pooled_covariance_as_it_is():
     assert not head.visible_rows()
 
 
-def test_a_handful_of_sentences_does_not_calibrate():
-    head = taught(blobs(0, each=40))
-    offsets = head.offsets.clone()
-    few = some(blobs(2), [0, 20, 40])
-    head.take_in(few)
-    head.settle(NONE, few)
-    assert torch.equal(head.offsets, offsets)
+def test_small_lessons_add_up_to_a_threshold():
+    head = taught(blobs(0, each=4))
+    assert float(head.offsets[0]) == 16
+    assert not head.tested
+    more = blobs(1, each=5)
+    head.take_in(more)
+    head.settle(NONE, more)
+    assert head.threshold(0.95) > head.threshold(0.8)
+
+
+def test_parts_are_about_as_large_as_asked_and_hold_every_sentence():
+    seen = calibration.Seen(torch.zeros(100, 2), torch.arange(100), torch.arange(100.0))
+    parts = seen.parts(30)
+    assert [len(part.gold) for part in parts] == [34, 33, 33]
+    assert sorted(torch.cat([part.gold for part in parts]).tolist()) == list(range(100))
+    assert len(seen.parts(1)) == calibration.PARTS
+    assert len(seen.parts(500)) == 1
 
 
 def test_equal_sentences_under_two_labels_are_learnt():
@@ -406,7 +466,11 @@ def test_scores_without_a_sentence_under_class_covariances_of_equal_weight():
         )
         inverse = torch.linalg.inv(0.9 * spread + 0.1 * trace / 6 * torch.eye(6).double())
         middle = whole.mean(0)
-        expected = [(m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) for m in own]
+        noise, left = head._noise(option, head._factor(option)), sizes - (torch.arange(4) == rows[i]).double()
+        expected = [
+            (m - middle) @ inverse @ (x[i] - middle - 0.5 * (m - middle)) + noise / left[k]
+            for k, m in enumerate(own)
+        ]
         found = head.outside(NONE, some(data, [i]), option).scores[0]
         assert torch.allclose(found, torch.stack(expected), atol=1e-6), i
 
