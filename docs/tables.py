@@ -184,12 +184,36 @@ def _gap(found: dict[str, Any]) -> str:
     return f"{100 * found['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
+def language_models() -> str:
+    """Return the main losses of the study of language models, from the tables of results/lm/report.md."""
+    report = (RESULTS / "lm" / "report.md").read_text(encoding="utf-8")
+    lines = [line.strip("| ").split(" | ") for line in report.splitlines() if line.startswith("|")]
+    # The columns begin with method, form, change, rate, strength, seeds, old ability, new ability.
+    found: dict[tuple[str, ...], list[str]] = {}
+    for method, _, change, rate, strength, seeds, *losses in (line for line in lines if len(line) > 7):
+        if (change == "-" and (method, rate, strength) not in found) or seeds == "3/3":
+            found[method, rate, strength] = [loss.partition(" ")[0] for loss in losses[:2]]
+    names = {
+        ("untouched", "-", "-"): "untouched",
+        ("naive", "0.0004", "-"): "plain fine-tuning",
+        ("mas", "0.0004", "0.01"): "`Protect` with plain importance (MAS), λ = 0.01",
+        ("la", "0.0004", "0.01"): "`Protect` with relative importance (LA), λ = 0.01",
+        ("naive", "5e-05", "-"): "plain fine-tuning at the best rate, eight times lower",
+        ("wise", "0.0004", "0.5"): "averaging with the start (WiSE-FT, 0.5)",
+        ("la-merge", "0.0004", "0.75"): "merging by relative importance (`la-merge`, 0.75)",
+    }
+    return _markdown(
+        ["", "old ability", "new ability"], ([words, *found[key]] for key, words in names.items())
+    )
+
+
 WRITTEN: dict[str, Callable[[], str]] = {
     "front": front,
     "accuracy": accuracy,
     "class-incremental": class_incremental,
     "domain-incremental": domain_incremental,
     "frontier": frontier,
+    "language-models": language_models,
 }
 
 
