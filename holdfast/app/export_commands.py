@@ -48,6 +48,14 @@ def export(
         bool,
         typer.Option("--share", help="Keep the encoder beside DIR, in .encoders, for all artefacts there."),
     ] = False,
+    sentence_transformers: Annotated[
+        bool,
+        typer.Option(
+            "--sentence-transformers",
+            help="Write modules for SentenceTransformer(DIR), which then encodes a text as its logits; for "
+            "linear heads only.",
+        ),
+    ] = False,
     generation: Annotated[
         int | None, typer.Option(min=1, show_default="the current one", help="The generation to export.")
     ] = None,
@@ -64,6 +72,10 @@ def export(
     """
     if (int8 or share) and not onnx:
         raise HoldfastError(f"--{'int8' if int8 else 'share'} is about ONNX graphs; add --onnx")
+    if sentence_transformers:
+        if onnx or force or directory is None:
+            raise HoldfastError("--sentence-transformers needs a new DIR, and neither --onnx nor --force")
+        return _modules(state, directory, generation, model, threads)
     if directory is None and (not onnx or int8 or share):
         raise HoldfastError("name DIR; only an artefact with --onnx, exact and not shared, is kept in STATE")
     start_torch(threads)
@@ -85,6 +97,17 @@ def export(
     labels = "1 label" if done.labels == 1 else f"{done.labels} labels"
     say(f"{done.directory}: {labels} of generation {done.generation}, {_megabytes(done.bytes)}{beside}")
     return dataclasses.asdict(done)
+
+
+def _modules(
+    state: Path, directory: Path, generation: int | None, model: str | None, threads: int | None
+) -> dict[str, Any]:
+    start_torch(threads)
+    from holdfast.everyday.sentence_modules import LABELS, export_modules
+
+    exported, labels = export_modules(state, directory, generation=generation, model=model)
+    say(f"{directory}: {labels} labels of generation {exported}, in the order of {LABELS}")
+    return {"directory": directory, "generation": exported, "labels": labels}
 
 
 def artefact_at(path: Path, model: str | None, threads: int | None) -> Classifier | TorchClassifier:
