@@ -9,7 +9,7 @@ import typer
 
 from holdfast.app.options import Threads
 from holdfast.app.terminal import default_threads, say, start_torch
-from holdfast.errors import require
+from holdfast.errors import HoldfastError, require
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,9 +19,11 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     state: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Directory of a learner, new or existing, or a folder of several.", metavar="STATE"
+            help="Directory of a learner, new or existing, or a folder of several. Or a URL, such as "
+            "s3://bucket/intents, of a learner or an artefact, which is copied and served read-only.",
+            metavar="STATE",
         ),
     ],
     host: Annotated[
@@ -66,7 +68,16 @@ def serve(
         require(module, "serve")
     start_torch(threads)
     from holdfast.serve import server
+    from holdfast.serve.mirror import Mirror, is_url, shown_url
     from holdfast.serve.serving import ServiceLimits
+
+    path, source = Path(state), ""
+    if is_url(state):
+        if many:
+            raise HoldfastError("a URL names one learner or artefact; leave out --many")
+        mirror = Mirror(state)
+        mirror.sync()
+        path, source = mirror.path, state
 
     limits = ServiceLimits(
         loaded=loaded,
@@ -79,17 +90,19 @@ def serve(
         timeout=timeout,
         grace=grace,
     )
-    server.serve(
-        state,
-        host=host,
-        port=port,
-        token=server.token_from(token_file),
-        workers=workers,
-        threads=threads or default_threads(),
-        many=many,
-        model=model,
-        allow=tuple(allow_host),
-        limits=limits,
-        say=say,
-    )
-    return {"state": state, "stopped": True}
+    common: dict[str, Any] = {
+        "source": source,
+        "host": host,
+        "port": port,
+        "token": server.token_from(token_file),
+        "threads": threads or default_threads(),
+        "many": many,
+        "model": model,
+        "allow": tuple(allow_host),
+        "limits": limits,
+        "say": say,
+    }
+    if source:
+        mirror.follow()
+    server.serve(path, workers=workers, **common)
+    return {"state": shown_url(state), "stopped": True}

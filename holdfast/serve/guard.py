@@ -20,6 +20,10 @@ log = logging.getLogger("holdfast.serve")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKING = ("/v1/predict",)  # changes nothing
 UPLOADS = ("/v1/learn", "/v1/suggest", "/v1/correct", "/v1/generations/compare")
+READ_ONLY = (
+    "this service answers only; teach the learner where its directory is, with holdfast learn or another "
+    "holdfast serve: the new generation then answers here"
+)
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -117,6 +121,8 @@ class Guard:
             raise Refused(
                 401, "this needs the service's token: Authorization: Bearer TOKEN", www_authenticate="Bearer"
             )
+        if self.serving.read_only:
+            raise Refused(405, READ_ONLY, allow="GET")
 
     async def _body(self, scope: Scope, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body, read in time and within the limit; `hold` is told the size of each part."""

@@ -19,10 +19,18 @@ def generation_path(root: Path, number: int) -> Path:
 def read_pointer(root: Path) -> tuple[int, list[int]]:
     """Return the number of the current generation, and of all that are kept.
 
-    Raise `OSError` if there is no pointer or it cannot be read, and another error if it is damaged.
+    Raise `OSError` if there is no pointer or it cannot be read, and other errors as `parsed_pointer` does.
     """
     with opened(root / POINTER) as file:
-        found = json.loads(file.read(LONGEST))
+        return parsed_pointer(file.read(LONGEST))
+
+
+def parsed_pointer(data: bytes) -> tuple[int, list[int]]:
+    """Return what a pointer says.
+
+    Raise `ValueError`, `TypeError`, `KeyError` or `RecursionError` if it is damaged.
+    """
+    found = json.loads(data)
     current, known = found["current"], found["generations"]
     whole = all(type(number) is int and 0 < number < 10**6 for number in (current, *known))
     # A pointer of format 1, or one that a person wrote, has no seal.
