@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -38,6 +38,25 @@ def serve(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that answer.")] = 1,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="`ray` serves read-only replicas on Ray Serve; it needs the extra `ray`."),
+    ] = "local",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Replicas on Ray, with --threads CPUs each, by default 1.")
+    ] = 1,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="as --replicas",
+            help="Let Ray choose the number of replicas by the load: --replicas at least, this at most.",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(show_default="start a local cluster", help="Address of the Ray cluster."),
+    ] = None,
     many: Annotated[
         bool, typer.Option("--many", help="STATE is a folder of learners, named by ?state=, even if empty.")
     ] = False,
@@ -66,6 +85,13 @@ def serve(
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
+    on_ray = engine == "ray"
+    if not on_ray and (replicas > 1 or max_replicas or address):
+        raise HoldfastError("--replicas, --max-replicas and --address are about Ray; add --engine ray")
+    if on_ray and workers > 1:
+        raise HoldfastError("--workers is for --engine local; on Ray, use --replicas")
+    if max_replicas is not None and max_replicas < replicas:
+        raise HoldfastError(f"--max-replicas {max_replicas} is less than --replicas {replicas}")
     start_torch(threads)
     from holdfast.serve import server
     from holdfast.serve.mirror import Mirror, is_url, shown_url
@@ -95,14 +121,19 @@ def serve(
         "host": host,
         "port": port,
         "token": server.token_from(token_file),
-        "threads": threads or default_threads(),
+        "threads": threads or (1 if on_ray else default_threads()),
         "many": many,
         "model": model,
         "allow": tuple(allow_host),
         "limits": limits,
         "say": say,
     }
-    if source:
-        mirror.follow()
-    server.serve(path, workers=workers, **common)
+    if on_ray:
+        from holdfast.serve.on_ray import serve as serve_on_ray
+
+        serve_on_ray(path, replicas=replicas, most=max_replicas, address=address, **common)
+    else:
+        if source:
+            mirror.follow()
+        server.serve(path, workers=workers, **common)
     return {"state": shown_url(state), "stopped": True}
