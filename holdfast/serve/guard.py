@@ -111,6 +111,8 @@ class Guard:
             raise Refused(421, "this service is not called by that name; see --allow-host")
         if scope["method"] in READING or scope["path"] in ASKING:
             return
+        if self.serving.read_only:
+            raise Refused(405, READ_ONLY, allow="GET")
         origin = headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2] != host
         if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
@@ -121,8 +123,6 @@ class Guard:
             raise Refused(
                 401, "this needs the service's token: Authorization: Bearer TOKEN", www_authenticate="Bearer"
             )
-        if self.serving.read_only:
-            raise Refused(405, READ_ONLY, allow="GET")
 
     async def _body(self, scope: Scope, receive: Receive, hold: Callable[[int], None]) -> bytes:
         """Return the body, read in time and within the limit; `hold` is told the size of each part."""

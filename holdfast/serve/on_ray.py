@@ -68,7 +68,7 @@ def serve(
         raise HoldfastError("--port 0 cannot be used on a cluster; choose a port that is free on its nodes")
     serving = Serving(
         path=str(path.resolve()),
-        token=token,
+        token="",  # there is nothing that it would open
         reports=NOWHERE,
         many=many,
         model=model,

@@ -321,6 +321,13 @@ def test_a_service_follows_a_url_and_changes_nothing(
         put(here)
         until(lambda: client.post("/v1/predict", json={"texts": ["music0"]}).json()["generation"] == 3)
         assert client.get("/v1/labels").json()["fixed"]
+        for headers in ({}, WRITER):
+            for path in ("learn", "correct", "suggest", "labels/forget", "generations/promote", "unknown"):
+                rejected = client.post(f"/v1/{path}", json={}, headers=headers)
+                assert rejected.status_code == 405
+                assert rejected.json()["error"].startswith("this service answers only; teach the learner")
+            assert client.delete("/v1/jobs/000001", headers=headers).status_code == 405
+        assert Store(mirror.path).current == 3
 
 
 @pytest.mark.slow

@@ -91,10 +91,9 @@ def test_two_replicas_switch_to_a_new_generation_without_a_failed_or_mixed_answe
         assert sum("ServeReplica" in " ".join(one.cmdline()) for one in every) == 2
         assert client.get("/v1/labels").json()["fixed"], "the page offers no teaching"
         assert client.get("/").status_code == client.get("/metrics").status_code == 200
-        rejected = client.post("/v1/learn", json={"rows": []})
-        assert (rejected.status_code, client.get("/v1/jobs").json()) == (401, {"jobs": []})
+        assert client.get("/v1/jobs").json() == {"jobs": []}
         rejected = client.post("/v1/learn", json={"rows": []}, headers=WRITER)
-        assert rejected.status_code == 405
+        assert (rejected.status_code, rejected.headers["allow"]) == (405, "GET")
         assert rejected.json()["error"].startswith("this service answers only; teach the learner where")
         assert client.get("/healthz", headers={"host": "elsewhere.example"}).status_code == 421
         with Asking(client.base_url, texts) as asking:
