@@ -17,7 +17,7 @@ from torch import Tensor
 from holdfast.errors import HoldfastError
 from holdfast.everyday.scoring import Scoring, fixed
 from holdfast.learning.learner import Learner
-from holdfast.models.sources import load_encoder
+from holdfast.models.sources import load_encoder, quiet
 from holdfast.storage.files import make_directory, sync_directory, write_json
 from holdfast.storage.scratch import Scratch
 
@@ -86,8 +86,9 @@ def _write(learner: Learner, weight: Tensor, bias: Tensor, place: Path) -> None:
     encoder, tokenizer = model.encoder, model.tokenizer
     if model.adaptable:  # it has adapters, which are off
         encoder, tokenizer = load_encoder(learner.made_of.model, online=False)
-    encoder.save_pretrained(place)
-    tokenizer.save_pretrained(place)
+    with quiet():
+        encoder.save_pretrained(place)
+        tokenizer.save_pretrained(place)
     write_json(
         place / "sentence_bert_config.json", {"max_seq_length": model.max_length, "do_lower_case": False}
     )
