@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from holdfast.app.options import State, Threads
-from holdfast.app.terminal import console, default_threads, say, start_torch
+from holdfast.app.terminal import console, default_threads, plain, say, say_error, start_torch
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -27,7 +28,15 @@ def add_to(app: typer.Typer) -> None:
 
 def export(
     state: State,
-    directory: Annotated[Path, typer.Argument(help="Directory of the artefact.", metavar="DIR")],
+    directory: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Directory of the artefact. With --onnx it can be left out: `predict STATE` then answers "
+            "from the artefact, as long as its generation is the current one.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Write an ONNX graph and a tokenizer, which need no torch.")
     ] = False,
@@ -38,6 +47,14 @@ def export(
     share: Annotated[
         bool,
         typer.Option("--share", help="Keep the encoder beside DIR, in .encoders, for all artefacts there."),
+    ] = False,
+    sentence_transformers: Annotated[
+        bool,
+        typer.Option(
+            "--sentence-transformers",
+            help="Write modules for SentenceTransformer(DIR), which then encodes a text as its logits; for "
+            "linear heads only.",
+        ),
     ] = False,
     generation: Annotated[
         int | None, typer.Option(min=1, show_default="the current one", help="The generation to export.")
@@ -55,6 +72,12 @@ def export(
     """
     if (int8 or share) and not onnx:
         raise HoldfastError(f"--{'int8' if int8 else 'share'} is about ONNX graphs; add --onnx")
+    if sentence_transformers:
+        if onnx or force or directory is None:
+            raise HoldfastError("--sentence-transformers needs a new DIR, and neither --onnx nor --force")
+        return _modules(state, directory, generation, model, threads)
+    if directory is None and (not onnx or int8 or share):
+        raise HoldfastError("name DIR; only an artefact with --onnx, exact and not shared, is kept in STATE")
     start_torch(threads)
     from holdfast.app.display import Display, LearnerProgress
     from holdfast.everyday.export import export as exported
@@ -72,10 +95,19 @@ def export(
     )
     beside = f", and {_megabytes(done.shared)} shared beside it" if done.shared else ""
     labels = "1 label" if done.labels == 1 else f"{done.labels} labels"
-    say(f"{directory}: {labels} of generation {done.generation}, {_megabytes(done.bytes)}{beside}")
+    say(f"{done.directory}: {labels} of generation {done.generation}, {_megabytes(done.bytes)}{beside}")
     return dataclasses.asdict(done)
-    told = ("generation", "labels", "bytes", "shared")
-    return {"state": state, "directory": directory, **{name: getattr(done, name) for name in told}}
+
+
+def _modules(
+    state: Path, directory: Path, generation: int | None, model: str | None, threads: int | None
+) -> dict[str, Any]:
+    start_torch(threads)
+    from holdfast.everyday.sentence_modules import LABELS, export_modules
+
+    exported, labels = export_modules(state, directory, generation=generation, model=model)
+    say(f"{directory}: {labels} labels of generation {exported}, in the order of {LABELS}")
+    return {"directory": directory, "generation": exported, "labels": labels}
 
 
 def artefact_at(path: Path, model: str | None, threads: int | None) -> Classifier | TorchClassifier:
@@ -96,11 +128,17 @@ def artefact_at(path: Path, model: str | None, threads: int | None) -> Classifie
 
 
 def answering(path: Path, model: str | None, threads: int | None) -> Answers:
-    """Return what answers texts: an artefact, or the learner of a state."""
+    """Return what answers texts: an artefact, which a state may hold itself, or the learner of a state."""
     from holdfast.runtime.artefact import is_artefact
+    from holdfast.runtime.kept import kept_artefact
 
     if is_artefact(path):
         return artefact_at(path, model, threads).answers
+    if model is None and (kept := kept_artefact(path)) is not None:
+        try:
+            return artefact_at(kept, model, threads).answers
+        except HoldfastError as error:  # damaged, or without onnxruntime
+            say_error(f"answering from the state: {escape(plain(str(error)))}")
     start_torch(threads)
     from holdfast.everyday.predict import answers
     from holdfast.learning.learner import Learner

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from holdfast.app.options import Threads
 from holdfast.app.terminal import default_threads, say, start_torch
-from holdfast.errors import require
+from holdfast.errors import HoldfastError, require
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,9 +19,11 @@ def add_to(app: typer.Typer) -> None:
 
 def serve(
     state: Annotated[
-        Path,
+        str,
         typer.Argument(
-            help="Directory of a learner, new or existing, or a folder of several.", metavar="STATE"
+            help="Directory of a learner, new or existing, or a folder of several. Or a URL, such as "
+            "s3://bucket/intents, of a learner or an artefact, which is copied and served read-only.",
+            metavar="STATE",
         ),
     ],
     host: Annotated[
@@ -36,6 +38,25 @@ def serve(
         ),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes that answer.")] = 1,
+    engine: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="`ray` serves read-only replicas on Ray Serve; it needs the extra `ray`."),
+    ] = "local",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Replicas on Ray, with --threads CPUs each, by default 1.")
+    ] = 1,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="as --replicas",
+            help="Let Ray choose the number of replicas by the load: --replicas at least, this at most.",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(show_default="start a local cluster", help="Address of the Ray cluster."),
+    ] = None,
     many: Annotated[
         bool, typer.Option("--many", help="STATE is a folder of learners, named by ?state=, even if empty.")
     ] = False,
@@ -64,9 +85,25 @@ def serve(
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
+    on_ray = engine == "ray"
+    if not on_ray and (replicas > 1 or max_replicas or address):
+        raise HoldfastError("--replicas, --max-replicas and --address are about Ray; add --engine ray")
+    if on_ray and workers > 1:
+        raise HoldfastError("--workers is for --engine local; on Ray, use --replicas")
+    if max_replicas is not None and max_replicas < replicas:
+        raise HoldfastError(f"--max-replicas {max_replicas} is less than --replicas {replicas}")
     start_torch(threads)
     from holdfast.serve import server
+    from holdfast.serve.mirror import Mirror, is_url, shown_url
     from holdfast.serve.serving import ServiceLimits
+
+    path, source = Path(state), ""
+    if is_url(state):
+        if many:
+            raise HoldfastError("a URL names one learner or artefact; leave out --many")
+        mirror = Mirror(state)
+        mirror.sync()
+        path, source = mirror.path, state
 
     limits = ServiceLimits(
         loaded=loaded,
@@ -79,17 +116,24 @@ def serve(
         timeout=timeout,
         grace=grace,
     )
-    server.serve(
-        state,
-        host=host,
-        port=port,
-        token=server.token_from(token_file),
-        workers=workers,
-        threads=threads or default_threads(),
-        many=many,
-        model=model,
-        allow=tuple(allow_host),
-        limits=limits,
-        say=say,
-    )
-    return {"state": state, "stopped": True}
+    common: dict[str, Any] = {
+        "source": source,
+        "host": host,
+        "port": port,
+        "token": server.token_from(token_file),
+        "threads": threads or (1 if on_ray else default_threads()),
+        "many": many,
+        "model": model,
+        "allow": tuple(allow_host),
+        "limits": limits,
+        "say": say,
+    }
+    if on_ray:
+        from holdfast.serve.on_ray import serve as serve_on_ray
+
+        serve_on_ray(path, replicas=replicas, most=max_replicas, address=address, **common)
+    else:
+        if source:
+            mirror.follow()
+        server.serve(path, workers=workers, **common)
+    return {"state": shown_url(state), "stopped": True}

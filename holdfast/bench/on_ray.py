@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, nullcontext, suppress
 from dataclasses import replace
@@ -21,6 +18,7 @@ from typing_extensions import override
 
 from holdfast.bench.engine import ENDED, Engine, JobEvent
 from holdfast.bench.worker import Event, Job, events_of, working
+from holdfast.distributed import connect_ray
 from holdfast.errors import HoldfastError, require
 from holdfast.learning.trials import code_hash
 from holdfast.storage.cache import cache_dir
@@ -131,32 +129,7 @@ class OnRay(Engine):
             )
 
     def _connect(self) -> None:
-        if self.ray.is_initialized():
-            return
-        self._knock()
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        try:
-            self.ray.init(
-                address=self.address,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            first = str(error).strip().partition("\n")[0]
-            if self.address is None:
-                raise HoldfastError(f"cannot start a local Ray cluster ({first})") from None
-            raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({first})") from None
-
-    def _knock(self) -> None:
-        """Test the address first, if it has a port: Ray itself would retry for minutes."""
-        host, colon, port = (self.address or "").removeprefix("ray://").rpartition(":")
-        if not colon:
-            return
-        try:
-            socket.create_connection((host, int(port)), timeout=5).close()
-        except (OSError, ValueError) as error:
-            raise HoldfastError(f"--address {self.address}: no Ray cluster answers there ({error})") from None
+        connect_ray(self.ray, self.address)
 
 
 def _do(job: Job, number: int, told: Any) -> dict[str, Any]:

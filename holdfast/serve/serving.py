@@ -72,6 +72,8 @@ class Serving:
     hosts: tuple[str, ...] = ()
     """Host names that requests may be addressed to; empty: any."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
+    read_only: bool = False
+    """Whether the service only answers: others teach what it serves."""
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

@@ -199,7 +199,7 @@ class States:
             if mark == one.stamp:
                 return
             try:
-                if mark is None and Store(one.path).on_disk():
+                if mark is None and (self.serving.read_only or Store(one.path).on_disk()):
                     raise HoldfastError(f"{one.path} has lost its current generation")
                 one.loaded = await asyncio.to_thread(load, one.path, self.serving.model)
                 one.wrong, one.stamp, one.pause = "", mark, 0.0

@@ -8,7 +8,6 @@ hash of every file, its own included. Loading checks them and never executes cod
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,6 @@ from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
 from holdfast.storage.files import (
     make_directory,
-    opened,
     parse_json,
     read_bytes,
     refuse_links,
@@ -31,6 +29,8 @@ from holdfast.storage.files import (
     sync_directory,
     write_bytes,
 )
+from holdfast.storage.pointer import POINTER as POINTER
+from holdfast.storage.pointer import generation_path, read_pointer
 from holdfast.storage.tensors import (
     FORMAT,
     LONGEST_HEADER,
@@ -42,7 +42,7 @@ from holdfast.storage.tensors import (
     unreadable,
 )
 
-FILE, MANIFEST, POINTER = "state.safetensors", "manifest.json", "CURRENT"
+FILE, MANIFEST = "state.safetensors", "manifest.json"
 NAMED = re.compile(r"generation-(\d{6})")
 LEFTOVER = re.compile(r"generation-\d{6}|\.(generation-\d{6}|CURRENT|README\.md)\.[0-9a-f]{8}\.tmp")
 Read = TypeVar("Read")
@@ -225,7 +225,7 @@ class Store:
 
     def path(self, number: int) -> Path:
         """Return the directory of a generation."""
-        return self.root / f"generation-{number:06d}"
+        return generation_path(self.root, number)
 
     def on_disk(self) -> list[int]:
         """Return the numbers of all generations in the directory, whatever the pointer says."""
@@ -236,14 +236,7 @@ class Store:
         refuse_links(self.root)
         pointer = self.root / POINTER
         try:
-            with opened(pointer) as file:
-                found = json.loads(file.read(LONGEST_HEADER))
-            current, known = found["current"], found["generations"]
-            whole = all(type(number) is int and 0 < number < 10**6 for number in (current, *known))
-            # A pointer of format 1, or one that a person wrote, has no seal.
-            if not whole or current not in known or found.get("sha256", seal(found)) != seal(found):
-                raise ValueError(found)
-            return current, known
+            return read_pointer(self.root)
         except FileNotFoundError:
             return None, []
         except OSError as error:

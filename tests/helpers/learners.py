@@ -47,7 +47,7 @@ def make_learner(
 
 
 def create(tiny: str, method: str = "slda", **options: Any) -> Learner:
-    return Learner.create(tiny, method, settings=FAST, **_few_features(method) | options)
+    return Learner.create(tiny, method, **{"settings": FAST} | _few_features(method) | options)
 
 
 def taught(tiny: str, method: str = "slda", tasks: int = 2, **options: Any) -> Learner:
