@@ -16,19 +16,17 @@ from accelerate import Accelerator
 from torch import Tensor
 from typing_extensions import override
 
-from holdfast.data.tasks import Scenario, Split, Task, check_labels, check_pairs, printable, task_of
+from holdfast.data.tasks import Scenario, Split, Task, check_labels, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
-from holdfast.heads import ClosedFormHead, Taught
 from holdfast.heads.calibration import set_scores
-from holdfast.heads.closed import SumsHead
-from holdfast.learning import corrections, directory, hub, sections
+from holdfast.learning import corrections, directory, hub, merging, sections
 from holdfast.learning.at_hand import AtHand, put_down, whole_or_not_at_all
-from holdfast.learning.corrections import FORGET, Correction
+from holdfast.learning.corrections import Correction
 from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.lesson import Lesson
-from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, lesson_id, new_key, new_serial
+from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, new_key, serial_of
 from holdfast.learning.snapshot import Snapshot
 from holdfast.learning.trials import Workspace
 from holdfast.maths import params as P
@@ -42,7 +40,6 @@ from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store
 from holdfast.storage.tensors import FORMAT
 
-LABEL = "label "  # begins what is hashed of a label, so that it is not taken for the id of a lesson
 MOST_BYTES = 4e9  # limit for a head, of which learning holds a second copy
 
 
@@ -362,78 +359,7 @@ class Learner:
             raise HoldfastError("this learner has no labels yet; teach it some")
         return rows
 
-    # ---- forgetting labels, merging learners ------------------------------------------------------------
-
-    def forget(self, label: str) -> str:
-        """Remove a label; return what still carries traces of it, or an empty string."""
-        if label not in self.classes_:
-            raise HoldfastError(unknown(label, self.classes_, "label"))
-        head, row = self.model.head, self.model.head.labels.index(label)
-        pooled = isinstance(head, SumsHead) and head.past.scatter == "pooled"
-        number = int(head.counts[row]) if isinstance(head, SumsHead) else 0
-        self.method.shrink(row)
-        traces = self.model.forget(label)
-        if self._remembers_weights():
-            traces.append("the importances of the weights")
-        fixed = [name for name, kind in self.method.state.items() if kind == "fixed"]
-        if kept := [name for name in fixed if getattr(self.method, name)]:
-            traces.append(f"the {' and '.join(kept)} that the method keeps")
-        named = (entry for entry in self.history if entry.get("correction") not in (None, "", FORGET))
-        if any(label in entry["task"] for entry in named):
-            traces.append("the history, in which corrections name it")
-        if pooled:  # corrections that follow are not exact
-            self._noted(FORGET, Correction("a label forgotten", number, False, ""), 1)
-        self.start_over()
-        return ", ".join(traces)
-
-    def drop_names(self, label: str) -> bool:
-        """Remove from the history the ids of all lessons, and the names that contain a label.
-
-        Return whether there were any. Lessons that are called by their number keep it.
-        """
-        found = False
-        for number, entry in enumerate(self.history, start=1):
-            plain = f"lesson {number}"
-            told = entry["task"] != plain and entry.get("correction") != FORGET
-            telling = told and label.casefold() in entry["task"].casefold()
-            found = found or telling or bool(entry.get("id") or entry.get("gone"))
-            entry.pop("id", None)
-            entry.pop("gone", None)
-            entry["task"] = plain if telling else entry["task"]
-        if found:
-            self.key, self.keys = new_key(), []
-        return found
-
-    def merge(self, other: Learner, *, again: bool = False) -> Correction:
-        """Add what another learner with the same kind of head on the same frozen encoder has learnt.
-
-        Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
-        """
-        mine, its, summed = self.model.head, other.model.head, self._sums_of()
-        same = summed is not None and summed == other._sums_of()
-        if not same or not isinstance(mine, SumsHead) or not isinstance(its, SumsHead):
-            raise HoldfastError(
-                "only learners with the same closed-form head (auto, slda, rda or ranpac) on the same frozen "
-                "encoder can be merged; teach one of them the files of the other"
-            )
-        if not again:
-            related = not {self.key, *self.keys}.isdisjoint([other.key, *other.keys])
-            shared = corrections.shared_lessons(self.history, other.history, related=related)
-            corrections.refuse_twice(mine, its, shared)
-        self.check_room(its.labels, "teach fewer labels")
-        with whole_or_not_at_all(self):
-            mine.merge(its)
-            self.start_over()
-            self.history += [
-                {**entry, "generation": 0} if "generation" in entry else entry for entry in other.history
-            ]
-            self.keys += [key for key in (other.key, *other.keys) if key not in (self.key, *self.keys)]
-            self.tasks_seen += other.tasks_seen
-            what = f"merged with a state of {len(its.visible_rows())} labels"
-            exact, note = self._limits()
-            return self._noted("merge", Correction(what, int(its.counts.sum()), exact, note), len(its.labels))
-
-    # ---- corrections ------------------------------------------------------------------------------------
+    # ---- corrections -------------------------------------------------------------------------------------
 
     def remove(self, texts: Sequence[str], labels: Sequence[str]) -> Correction:
         """Take sentences out again that were learnt under these labels, once for each time they are given.
@@ -441,139 +367,37 @@ class Learner:
         A label without sentences is forgotten. Sentences that were never learnt corrupt the sums; they are
         noticed, and refused, where the sums of the rest become impossible.
         """
-        return self._taken_out("remove", texts, labels, None)
+        return corrections.remove(self, texts, labels)
 
     def relabel(self, texts: Sequence[str], labels: Sequence[str], to: str) -> Correction:
         """Give sentences that were learnt under these labels another label, as if it had been theirs."""
-        return self._taken_out("relabel", texts, labels, to)
+        return corrections.relabel(self, texts, labels, to)
 
     def rename_label(self, old: str, new: str) -> Correction:
         """Rename a label; what it has learnt stays."""
-        head = self.model.head
-        if old not in self.classes_:
-            raise HoldfastError(unknown(old, self.classes_, "label"))
-        with whole_or_not_at_all(self):
-            corrections.rename(head, old, new)
-            self.start_over()
-            number, (exact, note) = 0, self._limits()
-            if isinstance(head, ClosedFormHead):
-                head.resettle()
-                number = int(head.counts[head.labels.index(new)])
-            found = Correction(f"{old!r} renamed to {new!r}", number, exact, note, (old,))
-            return self._noted("rename-label", found, 1)
+        return corrections.rename_label(self, old, new)
 
     def merge_labels(self, labels: Sequence[str], into: str) -> Correction:
         """Unite labels under one of them or under a new name, as if all had been taught under it."""
-        head = corrections.closed(self.model.head, "merge labels", self._called)
-        if isinstance(labels, str):
-            raise HoldfastError("the labels are one string; give a list of strings")
-        corrections.check_name(into)
-        for label in labels:
-            if label not in self.classes_:
-                raise HoldfastError(unknown(label, self.classes_, "label"))
-        united = list(dict.fromkeys([*labels, *([into] if into in self.classes_ else [])]))
-        if len(united) < 2:
-            raise HoldfastError(
-                f"only the label {united[0]!r} is given; name two or more"
-                if united
-                else "name two or more labels"
-            )
-        with whole_or_not_at_all(self):
-            gone = tuple(label for label in united if label != into)
-            number = int(sum(head.counts[head.labels.index(label)] for label in gone))
-            corrections.unite(head, united, into)
-            head.resettle()
-            self.start_over()
-            exact, note = self._limits()
-            names = ", ".join(map(repr, gone))
-            found = Correction(f"{names} merged into {into!r}", number, exact, note, gone)
-            return self._noted("merge-labels", found, len(gone))
+        return corrections.merge_labels(self, labels, into)
 
-    def _taken_out(
-        self, doing: str, texts: Sequence[str], labels: Sequence[str], to: str | None
-    ) -> Correction:
-        """Remove sentences, or give them another label."""
-        check_pairs(texts, labels)
-        if not len(texts):
-            raise HoldfastError(f"no sentences to {doing}; give some")
-        head = corrections.closed(self.model.head, f"{doing} sentences", self._called)
-        if to is not None:
-            corrections.check_name(to)
-            self.check_room([to], "is this a label?")
-            places = [place for place, label in enumerate(labels) if label != to]
-            if not places:
-                raise HoldfastError(f"all of these sentences have the label {to!r} already; give another")
-            texts, labels = [texts[i] for i in places], [labels[i] for i in places]
-        corrections.check_learnt(head, labels)
-        with whole_or_not_at_all(self):
-            ordered = sorted(zip(texts, labels, strict=True))  # their order has no effect
-            texts, labels = [text for text, _ in ordered], [label for _, label in ordered]
-            features = self.model.embed(texts, on_batch=self.progress.looked)
-            lessons = [entry for entry in self.history if not entry.get("correction")]
-            carried = self.model.adapted and any(entry.get("drift") for entry in lessons[1:])
-            corrections.take_out(head, Taught(features, labels), carried=carried)
-            if to is not None:
-                head.add([to])
-                head.teach([to])
-                head.take_in(Taught(features, [to] * len(texts)))
-            exact, note = self._limits()
-            gone = tuple(label for label in sorted(set(labels)) if not head.counts[head.labels.index(label)])
-            for label in gone:
-                self.method.shrink(head.labels.index(label))
-                self.model.forget(label)
-            head.resettle()
-            self.start_over()
-            of = sorted(set(labels))
-            names = repr(of[0]) if len(of) == 1 else f"{len(of)} labels"
-            what = f"{len(texts)} of {names} " + ("removed" if to is None else f"relabelled to {to!r}")
-            return self._noted(doing, Correction(what, len(texts), exact, note, gone), len(of))
+    def forget(self, label: str) -> str:
+        """Remove a label; return what still carries traces of it, or an empty string."""
+        return corrections.forget(self, label)
 
-    def _limits(self) -> tuple[bool, str]:
-        """Return whether a correction of the present state is exact, and what it cannot undo."""
-        return corrections.limits(
-            self.model.head, self.history, adapted=self.model.adapted, weights=self._remembers_weights()
-        )
+    def drop_names(self, label: str) -> bool:
+        """Remove from the history the ids of all lessons, and the names that contain a label.
 
-    def _noted(self, kind: str, found: Correction, labels: int) -> Correction:
-        """Write a correction into the history, without any text."""
-        self.history.append(
-            {
-                "task": printable(found.what),
-                "sentences": found.sentences,
-                "labels": labels,
-                "new": 0,
-                "score": None,
-                "drift": None,
-                "correction": kind,
-                "gone": [lesson_id(self.key, LABEL + label) for label in found.gone],
-                **self._serial(),
-            }
-        )
-        return found
+        Return whether there were any. Lessons that are called by their number keep it.
+        """
+        return corrections.drop_names(self, label)
 
-    def _serial(self) -> dict[str, str]:
-        """Return the serial number of a new entry; none in a study, which repeats bit for bit."""
-        return {} if self.origin is None else {"serial": new_serial()}
+    def merge(self, other: Learner, *, again: bool = False) -> Correction:
+        """Add what another learner with the same kind of head on the same frozen encoder has learnt.
 
-    @property
-    def _called(self) -> str:
-        """Name of the method, for messages."""
-        return next((name for name, one in METHODS.items() if one is type(self.method)), "this method")
-
-    def _sums_of(self) -> tuple[Any, ...] | None:
-        """Return what defines the head's sums; None if the learner cannot be merged."""
-        head = self.model.head
-        more = self.model.adapted or self._remembers_weights()
-        if self.origin is None or not isinstance(head, SumsHead) or more:
-            return None
-        settings = self.origin.settings
-        read = (settings["vector"], settings["max_length"], self.model.reading, self.seed)
-        return self.origin.fingerprint, *read, type(head), head.past.scatter, head.past.width
-
-    def _remembers_weights(self) -> bool:
-        """Return whether the method's state holds values for individual weights."""
-        kinds = self.method.state.items()
-        return any(getattr(self.method, name) for name, kind in kinds if kind in ("weights", "zeros"))
+        Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
+        """
+        return merging.merge(self, other, again=again)
 
     # ---- learning ---------------------------------------------------------------------------------------
 
@@ -602,7 +426,7 @@ class Learner:
             if not own_split:
                 self.model.head.absorb_valid(hand.vectors)
             lesson = hand.lesson(decision, trial, consolidation, (before, after))
-            self.history.append(lesson.entry(task, hand.new) | self._serial())
+            self.history.append(lesson.entry(task, hand.new) | serial_of(self.origin))
             self.tasks_seen += 1
             put_down(self)
         self.accelerator.wait_for_everyone()  # other processes may still be reading the trial
