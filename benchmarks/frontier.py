@@ -32,6 +32,7 @@ import torch
 from holdfast.bench.run import code_hash, versions
 from holdfast.data import load_stream
 from holdfast.data.tasks import Stream
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths.frontier import Gap, Point, bootstrap, gap
 from holdfast.methods import METHODS
@@ -72,12 +73,12 @@ class Pair:
         self.whole = stream
         stream = stream.capped(train=settings.train_per_class, valid=settings.valid_per_class)
         self.old, self.new = stream.tasks
-        self.seed, self.chosen, self.learner = seed, chosen, None
+        self.seed, self.chosen, self.hand = seed, chosen, None
         self.settings = settings
 
-    def begun(self) -> Learner:
-        """Return a learner that has learnt the old task and begun the new one."""
-        if self.learner is None:
+    def begun(self) -> AtHand:
+        """Return the new task, begun by a learner that has learnt the old one."""
+        if self.hand is None:
             method = METHODS["la"](lr=self.chosen.lr, penalty=self.chosen.penalty)
             labels = self.whole.labels
             model = build_classifier(
@@ -94,18 +95,17 @@ class Pair:
                 workspace=self.chosen.out / ".trials",
             )
             learner.learn(self.old)
-            learner.begin(self.new)
-            self.learner = learner
-        return self.learner
+            self.hand = learner.begin(self.new)
+        return self.hand
 
     def record(self, name: str, lam: float) -> Record:
         """Train the new task at one λ; return the record."""
-        learner, chosen = self.begun(), self.chosen
+        hand, chosen = self.begun(), self.chosen
         rule = RULES.get(name, RULES["mas"])
-        trial = learner.trial(self.new, {"lr": chosen.lr, "lam": lam, **rule})
-        with learner.using(trial):
+        trial = hand.trial(self.new, {"lr": chosen.lr, "lam": lam, **rule})
+        with hand.using(trial):
             scores = {
-                f"{which}_{part}": learner.score(getattr(task, part))
+                f"{which}_{part}": hand.learner.score(getattr(task, part))
                 for which, task in (("new", self.new), ("old", self.old))
                 for part in ("valid", "test")
             }

@@ -55,7 +55,7 @@ class Setup:
         method = METHODS["seq"](lr=3e-4)
         self.task = task
         self.learner = Learner(build_classifier(model, settings, method=method), method, settings=settings)
-        self.learner.begin(task)
+        self.hand = self.learner.begin(task)
         self.start = P.snapshot(self.learner.model)
         self.texts = [*task.train.texts, *task.valid.texts]
 
@@ -66,9 +66,9 @@ class Setup:
         began = time.process_time()
         fit(
             learner.model,
-            learner.method.prepare(learner, self.task),
-            learner.train,
-            learner.valid,
+            learner.method.prepare(self.hand, self.task),
+            self.hand.train,
+            self.hand.valid,
             learner.settings,
             seed=0,
             accelerator=learner.accelerator,

@@ -29,6 +29,7 @@ from holdfast import importance
 from holdfast.data import load_stream
 from holdfast.data.tasks import Stream, Task
 from holdfast.importance.relative import modified, relative
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.equations import Params, pool, quadratic_penalty
@@ -67,9 +68,9 @@ def planned(model: str, stream: Stream, settings: Settings) -> Row:
 class Rows(nn.Module):
     """A classifier that takes the numbers of its sentences, so that Trainer can batch them."""
 
-    def __init__(self, learner: Learner, pull: tuple[Params, Params, float] | None) -> None:
+    def __init__(self, hand: AtHand, pull: tuple[Params, Params, float] | None) -> None:
         super().__init__()
-        self.model, self.data, self.pull = learner.model, learner.train, pull
+        self.model, self.data, self.pull = hand.model, hand.train, pull
 
     def forward(self, rows: Tensor) -> dict[str, Tensor]:
         loss = self.model(self.data.collate(rows.tolist())).loss
@@ -96,6 +97,8 @@ class Printed:
 
     def __init__(self, learner: Learner, most: int, bisects: bool) -> None:
         self.learner, self.left, self.bisects = learner, most, bisects
+        self.hand: AtHand
+        """The task that is being learnt."""
         self.made = 0
         self.skipped = 0
         """Trainings of the walk down λ that bisection did not need."""
@@ -104,8 +107,8 @@ class Printed:
 
     def train(self, lr: float, pull: tuple[Params, Params, float] | None = None) -> float:
         """Train from the task's start; return the validation score. The weights stay in the model."""
-        learner, settings = self.learner, self.learner.settings
-        P.restore(learner.model, learner.start)
+        hand, settings = self.hand, self.learner.settings
+        P.restore(hand.model, hand.start)
         self.made, self.left = self.made + 1, self.left - 1
         with tempfile.TemporaryDirectory() as scratch:
             arguments = TrainingArguments(
@@ -123,24 +126,24 @@ class Printed:
                 use_cpu=True,
             )
             collate = lambda rows: {"rows": torch.tensor(rows)}  # noqa: E731
-            numbers: Any = list(range(len(learner.train)))
-            model = Rows(learner, pull)
+            numbers: Any = list(range(len(hand.train)))
+            model = Rows(hand, pull)
             trainer = Trainer(model, arguments, data_collator=collate, train_dataset=numbers)
             trainer.remove_callback(PrinterCallback)  # standard output is for the result
             trainer.train()
-        learner.model.eval()
-        return learner.score(learner._task.valid)
+        hand.model.eval()
+        return self.learner.score(hand.task.valid)
 
     def learn(self, task: Task) -> tuple[float, float]:
         """Learn a task; return the score on it and λ."""
         learner = self.learner
-        learner.begin(task)
+        hand = self.hand = learner.begin(task)
         scores = {lr: self.train(lr) for lr in learner.settings.rates}
         lr = max(scores, key=lambda one: scores[one])
         if not learner.tasks_seen:
             score = self.train(lr)
         else:
-            past = {n: P.zeros({n: w})[n] for n, w in learner.start.items()}
+            past = {n: P.zeros({n: w})[n] for n, w in hand.start.items()}
             for name, value in self.alpha.items():  # rows of new labels have no past
                 past[name][tuple(slice(size) for size in value.shape)] = value
             self.alpha = past
@@ -148,7 +151,7 @@ class Printed:
             self.lam = self.lam or HIGHEST / (lr * largest)
             score, highest = self.strengths(lr, THR * scores[lr])
             score = self.loosened(lr, score, highest)
-        own = importance.mas(learner.model, learner.train, batch_size=learner.settings.batch_size)
+        own = importance.mas(learner.model, hand.train, batch_size=learner.settings.batch_size)
         self.alpha = pool(self.alpha, own, learner.tasks_seen) if self.alpha else own
         learner.tasks_seen += 1
         return score, self.lam
@@ -159,7 +162,7 @@ class Printed:
         if self.bisects:
             return self.bisected(lr, least)
         while True:
-            score = self.train(lr, (self.learner.start, self.alpha, self.lam))
+            score = self.train(lr, (self.hand.start, self.alpha, self.lam))
             if score <= DEAD:
                 highest = self.lam
             if score >= least or not self.left:
@@ -168,7 +171,7 @@ class Printed:
 
     def bisected(self, lr: float, least: float) -> tuple[float, float]:
         """Find the same two λ by bisection, and count the trainings that walking to them takes."""
-        start, past = self.lam, (self.learner.start, self.alpha)
+        start, past = self.lam, (self.hand.start, self.alpha)
         seen: dict[int, float] = {}
 
         def score(j: int) -> float:
@@ -188,14 +191,14 @@ class Printed:
         if not self.left:
             return plain
         self.train(lr)
-        ahead = importance.mas(self.learner.model, self.learner.train)
+        ahead = importance.mas(self.hand.model, self.hand.train)
         trunk = {name: value for name, value in self.alpha.items() if not name.startswith("head.")}
         among = relative(trunk, ahead)
         down = m = 1.0
         scores: list[float] = []
         for _ in range(BUDGET):
             weights = modified(self.alpha, among, lam=self.lam, lam_max=highest, up=m, down=down)
-            scores.append(self.train(lr, (self.learner.start, weights, self.lam)))
+            scores.append(self.train(lr, (self.hand.start, weights, self.lam)))
             if scores[-1] >= plain or not self.left:
                 break
             if len(scores) > 1 and slope(scores) < EPSILON:

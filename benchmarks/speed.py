@@ -31,6 +31,7 @@ from holdfast import METHODS, build_classifier, importance
 from holdfast.data import load_stream
 from holdfast.data.batches import Batch
 from holdfast.errors import HoldfastError
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.fit import fit
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
@@ -54,10 +55,10 @@ BARS = {
 class Plain(nn.Module):
     """The same model in the form that a Trainer expects: one forward per batch, loss from labels."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, hand: AtHand) -> None:
         super().__init__()
-        self.model = learner.model
-        self.objective = learner.train.objective
+        self.model = hand.model
+        self.objective = hand.train.objective
 
     def forward(self, input_ids, attention_mask, labels):
         features = self.model.vectors(Batch(input_ids, attention_mask, labels))
@@ -75,10 +76,10 @@ class Contest:
         per_class = max(1, sentences // len(task.labels))
         task = task.capped(train=per_class, valid=1)
         self.learner = Learner(build_classifier(model), METHODS["mas"](), settings=SETTINGS)
-        self.learner.begin(task)
-        self.training = self.learner.method.prepare(self.learner, task)
+        self.hand = self.learner.begin(task)
+        self.training = self.learner.method.prepare(self.hand, task)
         self.start = P.snapshot(self.learner.model)
-        self.model, self.train, self.valid = self.learner.model, self.learner.train, self.learner.valid
+        self.model, self.train, self.valid = self.learner.model, self.hand.train, self.hand.valid
 
     def fresh(self) -> None:
         P.restore(self.model, self.start)
@@ -136,7 +137,7 @@ class Contest:
                 dataloader_pin_memory=False,
             )
             collator = DataCollatorWithPadding(self.model.tokenizer)
-            trainer = Trainer(Plain(self.learner), arguments, data_collator=collator, train_dataset=rows)
+            trainer = Trainer(Plain(self.hand), arguments, data_collator=collator, train_dataset=rows)
             trainer.remove_callback(PrinterCallback)  # it writes to stdout, which is reserved for the JSON
             done = trainer.train()
         return len(rows) / done.metrics["train_runtime"]

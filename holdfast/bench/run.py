@@ -36,7 +36,7 @@ from holdfast.learning.directory import version_of
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
-from holdfast.learning.trials import StoredTrial, code_hash
+from holdfast.learning.trials import StoredTrial, code_hash, using
 from holdfast.maths import metrics
 from holdfast.models import build_classifier
 from holdfast.storage.files import locked, write_json
@@ -229,7 +229,7 @@ def _kept(learner: Learner, trial: StoredTrial, earlier: Sequence[Task]) -> dict
     """Return a trial's scores on the validation sentences of earlier tasks, which no search sees."""
     if not earlier:
         return {}
-    with learner.using(trial):
+    with using(learner.model, trial):
         return {"old": [learner.score(task.valid) for task in earlier]}
 
 

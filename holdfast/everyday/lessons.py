@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from holdfast.data.readers import Rows
-from holdfast.learning.learner import LABEL, Learner
+from holdfast.learning.corrections import LABEL
+from holdfast.learning.learner import Learner
 from holdfast.learning.sections import Saved, label_counts, lesson_id
 
 

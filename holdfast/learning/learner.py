@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -19,40 +16,31 @@ from accelerate import Accelerator
 from torch import Tensor
 from typing_extensions import override
 
-from holdfast.data.batches import Examples
-from holdfast.data.objective import objective
-from holdfast.data.tasks import Scenario, Split, Task, check_labels, check_pairs, printable, task_of
+from holdfast.data.tasks import Scenario, Split, Task, check_labels, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.fields import from_json, to_json, unknown
-from holdfast.heads import ClosedFormHead, Taught
 from holdfast.heads.calibration import set_scores
-from holdfast.heads.closed import SumsHead
-from holdfast.learning import corrections, directory, hub, sections
-from holdfast.learning.corrections import FORGET, Correction
+from holdfast.learning import corrections, directory, hub, merging, sections
+from holdfast.learning.at_hand import AtHand, put_down, whole_or_not_at_all
+from holdfast.learning.corrections import Correction
 from holdfast.learning.directory import EVERYDAY
-from holdfast.learning.fit import FitResult, fit
-from holdfast.learning.lesson import LOOK_AHEAD, Lesson, describe, search_passes
-from holdfast.learning.passes import Ledger, Passes, added
-from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, lesson_id, new_key, new_serial
-from holdfast.learning.trials import StoredTrial, Workspace, place_of
-from holdfast.learning.vectors import TaskVectors
+from holdfast.learning.lesson import Lesson
+from holdfast.learning.sections import KEEP, MOST_SEED, Origin, Saved, new_key, serial_of
+from holdfast.learning.snapshot import Snapshot
+from holdfast.learning.trials import Workspace
 from holdfast.maths import params as P
-from holdfast.maths.losses import IGNORED
 from holdfast.maths.metrics import macro_f1
 from holdfast.maths.params import Params
 from holdfast.methods import METHODS
-from holdfast.methods.base import Method, Training
-from holdfast.methods.search import Choice, Decision, Trial
+from holdfast.methods.base import Method
 from holdfast.models import Network, build_classifier
 from holdfast.settings import Settings
 from holdfast.storage.files import write_bytes
 from holdfast.storage.generations import Store
-from holdfast.storage.tensors import FORMAT, hash_of, read_meta, write_tensors
+from holdfast.storage.tensors import FORMAT
 
-LABEL = "label "  # begins what is hashed of a label, so that it is not taken for the id of a lesson
 MOST_BYTES = 4e9  # limit for a head, of which learning holds a second copy
-FIRST_TASKS = 2  # tasks whose trials are shared: later ones start from weights that few runs have in common
 
 
 @dataclass
@@ -95,35 +83,22 @@ class Learner:
     migrates: bool = field(default=False, init=False)
     """Whether the learner comes from a state of an older format, which the next commit replaces."""
     tasks_seen: int = 0
-    past_rows: list[int] = field(default_factory=list, init=False)
-    """Rows of the head whose labels were taught before the current task."""
-
-    vectors: TaskVectors = field(init=False, repr=False)
-    """Sentence vectors of the current task."""
-
-    # Valid for the current task only.
-    _task_key: str = field(init=False, repr=False)
-    _trials: dict[str, StoredTrial] = field(init=False, repr=False)
-    _examples: dict[tuple[str, ...], Examples] = field(init=False, repr=False)
-    _once: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = field(init=False, repr=False)
-    _valid_vectors: Params = field(init=False, repr=False)
-    _ledger: Ledger = field(init=False, repr=False)
+    at_hand: AtHand | None = field(default=None, init=False, repr=False)
+    """The task that is being learnt; None between tasks."""
+    trial_files: Workspace = field(init=False, repr=False)
+    """The directory of trials that is in use."""
     _saved: tuple[Path, int] | None = field(default=None, init=False, repr=False)
     """The directory and generation that the learner was loaded from or last saved as."""
-    _started: str = field(init=False, repr=False)
-    """Hash of the state from which the task's training runs start; empty until it is needed."""
-    _aim: float | None = field(init=False, repr=False)
-    """Validation accuracy that further training runs of the task must reach; None if any is wanted."""
 
     def __post_init__(self) -> None:
         self.model.to(self.accelerator.device)
-        self._workspace = Workspace(self.workspace, self.accelerator)
-        self._forget_task()
+        self.trial_files = Workspace(self.workspace, self.accelerator)
+        put_down(self)
 
     @override
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy takes along; the accelerator and temporary files belong to this process."""
-        own = ("accelerator", "_workspace")
+        """Return what a copy takes along; the accelerator, temporary files and the task at hand stay here."""
+        own = ("accelerator", "trial_files", "at_hand")
         return {name: value for name, value in vars(self).items() if name not in own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -280,7 +255,7 @@ class Learner:
 
     def state(self) -> tuple[dict[str, Params], dict[str, Any]]:
         """Return everything that is saved: weights, the method's state, labels, hyper-parameters, history."""
-        tensors, numbers = _split(self.method.state_dict())
+        tensors, numbers = Snapshot.of(self.model, self.method).parts()
         meta = {
             "labels": list(self.model.head.labels),
             "seen": list(self.model.head.seen),
@@ -289,7 +264,7 @@ class Learner:
             "hparams": self.method.hparams(),
             "numbers": numbers,
         }
-        return self._tensors() | tensors, meta
+        return tensors, meta
 
     def load_state(self, tensors: Mapping[str, Params], meta: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
@@ -299,7 +274,7 @@ class Learner:
         self._check_tensors(tensors)
         moved = {group: {n: t.to(device) for n, t in params.items()} for group, params in tensors.items()}
         self.method.set(**meta["hparams"])
-        self._become(moved.pop("weights"), moved | meta["numbers"], moved.pop("memory", {}))
+        Snapshot.joined(moved, meta["numbers"]).restore(self.model, self.method)
         self.tasks_seen, self.history = meta["tasks_seen"], list(meta.get("history", ()))
 
     def _check_tensors(self, tensors: Mapping[str, Params]) -> None:
@@ -361,7 +336,9 @@ class Learner:
     def sets(self, texts: Sequence[str], probabilities: Tensor, cover: float) -> list[list[str]]:
         """Return the same as `predict_set` from probabilities."""
         limit, classes = self.model.head.set_threshold(cover), self.classes_
-        part = torch.tensor([int(_digest(text), 16) / 16**12 for text in texts], dtype=torch.float64)
+        part = torch.tensor(
+            [int(sha256(text.encode()).hexdigest()[:12], 16) / 16**12 for text in texts], dtype=torch.float64
+        )
         inside = set_scores(probabilities, part) <= limit
         order = probabilities.argsort(1, descending=True)
         return [
@@ -382,78 +359,7 @@ class Learner:
             raise HoldfastError("this learner has no labels yet; teach it some")
         return rows
 
-    # ---- forgetting labels, merging learners ------------------------------------------------------------
-
-    def forget(self, label: str) -> str:
-        """Remove a label; return what still carries traces of it, or an empty string."""
-        if label not in self.classes_:
-            raise HoldfastError(unknown(label, self.classes_, "label"))
-        head, row = self.model.head, self.model.head.labels.index(label)
-        pooled = isinstance(head, SumsHead) and head.past.scatter == "pooled"
-        number = int(head.counts[row]) if isinstance(head, SumsHead) else 0
-        self.method.shrink(row)
-        traces = self.model.forget(label)
-        if self._remembers_weights():
-            traces.append("the importances of the weights")
-        fixed = [name for name, kind in self.method.state.items() if kind == "fixed"]
-        if kept := [name for name in fixed if getattr(self.method, name)]:
-            traces.append(f"the {' and '.join(kept)} that the method keeps")
-        named = (entry for entry in self.history if entry.get("correction") not in (None, "", FORGET))
-        if any(label in entry["task"] for entry in named):
-            traces.append("the history, in which corrections name it")
-        if pooled:  # corrections that follow are not exact
-            self._noted(FORGET, Correction("a label forgotten", number, False, ""), 1)
-        self.start_over()
-        return ", ".join(traces)
-
-    def drop_names(self, label: str) -> bool:
-        """Remove from the history the ids of all lessons, and the names that contain a label.
-
-        Return whether there were any. Lessons that are called by their number keep it.
-        """
-        found = False
-        for number, entry in enumerate(self.history, start=1):
-            plain = f"lesson {number}"
-            told = entry["task"] != plain and entry.get("correction") != FORGET
-            telling = told and label.casefold() in entry["task"].casefold()
-            found = found or telling or bool(entry.get("id") or entry.get("gone"))
-            entry.pop("id", None)
-            entry.pop("gone", None)
-            entry["task"] = plain if telling else entry["task"]
-        if found:
-            self.key, self.keys = new_key(), []
-        return found
-
-    def merge(self, other: Learner, *, again: bool = False) -> Correction:
-        """Add what another learner with the same kind of head on the same frozen encoder has learnt.
-
-        Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
-        """
-        mine, its, summed = self.model.head, other.model.head, self._sums_of()
-        same = summed is not None and summed == other._sums_of()
-        if not same or not isinstance(mine, SumsHead) or not isinstance(its, SumsHead):
-            raise HoldfastError(
-                "only learners with the same closed-form head (auto, slda, rda or ranpac) on the same frozen "
-                "encoder can be merged; teach one of them the files of the other"
-            )
-        if not again:
-            related = not {self.key, *self.keys}.isdisjoint([other.key, *other.keys])
-            shared = corrections.shared_lessons(self.history, other.history, related=related)
-            corrections.refuse_twice(mine, its, shared)
-        self.check_room(its.labels, "teach fewer labels")
-        with self._whole_or_not_at_all():
-            mine.merge(its)
-            self.start_over()
-            self.history += [
-                {**entry, "generation": 0} if "generation" in entry else entry for entry in other.history
-            ]
-            self.keys += [key for key in (other.key, *other.keys) if key not in (self.key, *self.keys)]
-            self.tasks_seen += other.tasks_seen
-            what = f"merged with a state of {len(its.visible_rows())} labels"
-            exact, note = self._limits()
-            return self._noted("merge", Correction(what, int(its.counts.sum()), exact, note), len(its.labels))
-
-    # ---- corrections ------------------------------------------------------------------------------------
+    # ---- corrections -------------------------------------------------------------------------------------
 
     def remove(self, texts: Sequence[str], labels: Sequence[str]) -> Correction:
         """Take sentences out again that were learnt under these labels, once for each time they are given.
@@ -461,139 +367,37 @@ class Learner:
         A label without sentences is forgotten. Sentences that were never learnt corrupt the sums; they are
         noticed, and refused, where the sums of the rest become impossible.
         """
-        return self._taken_out("remove", texts, labels, None)
+        return corrections.remove(self, texts, labels)
 
     def relabel(self, texts: Sequence[str], labels: Sequence[str], to: str) -> Correction:
         """Give sentences that were learnt under these labels another label, as if it had been theirs."""
-        return self._taken_out("relabel", texts, labels, to)
+        return corrections.relabel(self, texts, labels, to)
 
     def rename_label(self, old: str, new: str) -> Correction:
         """Rename a label; what it has learnt stays."""
-        head = self.model.head
-        if old not in self.classes_:
-            raise HoldfastError(unknown(old, self.classes_, "label"))
-        with self._whole_or_not_at_all():
-            corrections.rename(head, old, new)
-            self.start_over()
-            number, (exact, note) = 0, self._limits()
-            if isinstance(head, ClosedFormHead):
-                head.resettle()
-                number = int(head.counts[head.labels.index(new)])
-            found = Correction(f"{old!r} renamed to {new!r}", number, exact, note, (old,))
-            return self._noted("rename-label", found, 1)
+        return corrections.rename_label(self, old, new)
 
     def merge_labels(self, labels: Sequence[str], into: str) -> Correction:
         """Unite labels under one of them or under a new name, as if all had been taught under it."""
-        head = corrections.closed(self.model.head, "merge labels", self._called)
-        if isinstance(labels, str):
-            raise HoldfastError("the labels are one string; give a list of strings")
-        corrections.check_name(into)
-        for label in labels:
-            if label not in self.classes_:
-                raise HoldfastError(unknown(label, self.classes_, "label"))
-        united = list(dict.fromkeys([*labels, *([into] if into in self.classes_ else [])]))
-        if len(united) < 2:
-            raise HoldfastError(
-                f"only the label {united[0]!r} is given; name two or more"
-                if united
-                else "name two or more labels"
-            )
-        with self._whole_or_not_at_all():
-            gone = tuple(label for label in united if label != into)
-            number = int(sum(head.counts[head.labels.index(label)] for label in gone))
-            corrections.unite(head, united, into)
-            head.resettle()
-            self.start_over()
-            exact, note = self._limits()
-            names = ", ".join(map(repr, gone))
-            found = Correction(f"{names} merged into {into!r}", number, exact, note, gone)
-            return self._noted("merge-labels", found, len(gone))
+        return corrections.merge_labels(self, labels, into)
 
-    def _taken_out(
-        self, doing: str, texts: Sequence[str], labels: Sequence[str], to: str | None
-    ) -> Correction:
-        """Remove sentences, or give them another label."""
-        check_pairs(texts, labels)
-        if not len(texts):
-            raise HoldfastError(f"no sentences to {doing}; give some")
-        head = corrections.closed(self.model.head, f"{doing} sentences", self._called)
-        if to is not None:
-            corrections.check_name(to)
-            self.check_room([to], "is this a label?")
-            places = [place for place, label in enumerate(labels) if label != to]
-            if not places:
-                raise HoldfastError(f"all of these sentences have the label {to!r} already; give another")
-            texts, labels = [texts[i] for i in places], [labels[i] for i in places]
-        corrections.check_learnt(head, labels)
-        with self._whole_or_not_at_all():
-            ordered = sorted(zip(texts, labels, strict=True))  # their order has no effect
-            texts, labels = [text for text, _ in ordered], [label for _, label in ordered]
-            features = self.model.embed(texts, on_batch=self.progress.looked)
-            lessons = [entry for entry in self.history if not entry.get("correction")]
-            carried = self.model.adapted and any(entry.get("drift") for entry in lessons[1:])
-            corrections.take_out(head, Taught(features, labels), carried=carried)
-            if to is not None:
-                head.add([to])
-                head.teach([to])
-                head.take_in(Taught(features, [to] * len(texts)))
-            exact, note = self._limits()
-            gone = tuple(label for label in sorted(set(labels)) if not head.counts[head.labels.index(label)])
-            for label in gone:
-                self.method.shrink(head.labels.index(label))
-                self.model.forget(label)
-            head.resettle()
-            self.start_over()
-            of = sorted(set(labels))
-            names = repr(of[0]) if len(of) == 1 else f"{len(of)} labels"
-            what = f"{len(texts)} of {names} " + ("removed" if to is None else f"relabelled to {to!r}")
-            return self._noted(doing, Correction(what, len(texts), exact, note, gone), len(of))
+    def forget(self, label: str) -> str:
+        """Remove a label; return what still carries traces of it, or an empty string."""
+        return corrections.forget(self, label)
 
-    def _limits(self) -> tuple[bool, str]:
-        """Return whether a correction of the present state is exact, and what it cannot undo."""
-        return corrections.limits(
-            self.model.head, self.history, adapted=self.model.adapted, weights=self._remembers_weights()
-        )
+    def drop_names(self, label: str) -> bool:
+        """Remove from the history the ids of all lessons, and the names that contain a label.
 
-    def _noted(self, kind: str, found: Correction, labels: int) -> Correction:
-        """Write a correction into the history, without any text."""
-        self.history.append(
-            {
-                "task": printable(found.what),
-                "sentences": found.sentences,
-                "labels": labels,
-                "new": 0,
-                "score": None,
-                "drift": None,
-                "correction": kind,
-                "gone": [lesson_id(self.key, LABEL + label) for label in found.gone],
-                **self._serial(),
-            }
-        )
-        return found
+        Return whether there were any. Lessons that are called by their number keep it.
+        """
+        return corrections.drop_names(self, label)
 
-    def _serial(self) -> dict[str, str]:
-        """Return the serial number of a new entry; none in a study, which repeats bit for bit."""
-        return {} if self.origin is None else {"serial": new_serial()}
+    def merge(self, other: Learner, *, again: bool = False) -> Correction:
+        """Add what another learner with the same kind of head on the same frozen encoder has learnt.
 
-    @property
-    def _called(self) -> str:
-        """Name of the method, for messages."""
-        return next((name for name, one in METHODS.items() if one is type(self.method)), "this method")
-
-    def _sums_of(self) -> tuple[Any, ...] | None:
-        """Return what defines the head's sums; None if the learner cannot be merged."""
-        head = self.model.head
-        more = self.model.adapted or self._remembers_weights()
-        if self.origin is None or not isinstance(head, SumsHead) or more:
-            return None
-        settings = self.origin.settings
-        read = (settings["vector"], settings["max_length"], self.model.reading, self.seed)
-        return self.origin.fingerprint, *read, type(head), head.past.scatter, head.past.width
-
-    def _remembers_weights(self) -> bool:
-        """Return whether the method's state holds values for individual weights."""
-        kinds = self.method.state.items()
-        return any(getattr(self.method, name) for name, kind in kinds if kind in ("weights", "zeros"))
+        Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
+        """
+        return merging.merge(self, other, again=again)
 
     # ---- learning ---------------------------------------------------------------------------------------
 
@@ -610,58 +414,46 @@ class Learner:
             given = () if labels is None else labels
             task = task_of(task, given, name or f"lesson {self.tasks_seen + 1}")
         known = self.classes_
-        with self._whole_or_not_at_all():
-            self.begin(task)
-            before = self._score_of(known, self.vectors.before, among=known)
-            decision = self._drive(task)
-            trial = self.trial(task, decision.trial.choice)
+        with whole_or_not_at_all(self):
+            hand = self.begin(task)
+            before = hand.score_on(known, hand.vectors.before, among=known)
+            decision = hand.search()
+            trial = hand.trial(task, decision.trial.choice)
             # It has the trial's hyper-parameters; self.method keeps those that the user has fixed.
-            trained = self._adopt(trial)
-            with self._ledger.counting() as consolidation:
-                trained.consolidate(self, task)
-            self.method.load_state_dict(trained.state_dict())
-            self.vectors.move(trained.moves)
-            after = self._score_of(known, self.vectors.after)
+            trained = hand.adopt(trial)
+            consolidation = hand.consolidate(trained)
+            after = hand.score_on(known, hand.vectors.after)
             if not own_split:
-                self.model.head.absorb_valid(self.vectors)
-            self.vectors.move(False)
-            chosen = added(trial.passes, *trial.borrowed.values(), consolidation)
-            trials = list(self._trials.values())
-            rest = search_passes(trial, trials, self._ledger.borrowed)
-            known_scores = (before, after)
-            held_out = len(task.valid)
-            lesson = Lesson(task.name, decision, trial, trials, chosen, rest, known_scores, held_out)
-            self.history.append(lesson.entry(task, self._new) | self._serial())
+                self.model.head.absorb_valid(hand.vectors)
+            lesson = hand.lesson(decision, trial, consolidation, (before, after))
+            self.history.append(lesson.entry(task, hand.new) | serial_of(self.origin))
             self.tasks_seen += 1
-            self._forget_task()
+            put_down(self)
         self.accelerator.wait_for_everyone()  # other processes may still be reading the trial
-        self._workspace.retire([trial.path for trial in trials])
+        self.trial_files.retire([trial.path for trial in lesson.trials])
         return lesson
 
-    def begin(self, task: Task) -> None:
-        """Check a task, add its labels to the head, and make its training runs start from here."""
+    def begin(self, task: Task) -> AtHand:
+        """Check a task and add its labels to the head; return the task at hand, which starts from here."""
         head = self.model.head
         head.admit(task)
         check_labels(label for label in task.labels if label not in head.labels)
         self.check_room(task.labels, "are these labels, not identifiers or texts?")
         rows = {f"head.{name}": value for name, value in head.add(task.labels).items()}
-        key = _digest(repr((task.name, task.train, task.valid)))
-        if key != self._task_key:  # a task that is begun again has already added its labels
-            self._forget_task()  # an interrupted task may have left state
-            self.past_rows = [head.labels.index(label) for label in head.seen]
-            self._new = [label for label in task.labels if label not in head.seen]
+        hand = self.at_hand
+        if hand is None or not hand.is_for(task):  # one that is begun again has already added its labels
+            put_down(self)  # an interrupted task may have left state
+            hand = AtHand(self, task)
             if self.origin is not None:  # in everyday use the labels determine the scenario
-                self.scenario = "class-incremental" if self._new else "domain-incremental"
+                self.scenario = "class-incremental" if hand.new else "domain-incremental"
         head.teach(task.labels)
         if rows:
             self.method.grow(rows)
         self.model.to(self.accelerator.device)
-        self._task = task
-        self._task_key = key
-        self.model.remember([*task.train.texts, *task.valid.texts])
-        self.vectors = TaskVectors(task, self._embed, self._start_vectors, self._count_moved)
-        self.start_here()
+        self.at_hand = hand
+        hand.begin()
         self.progress.task(self.tasks_seen + 1, task.name)
+        return hand
 
     def check_room(self, labels: Iterable[str], hint: str) -> None:
         """Raise if the head would be too large with these labels, before anything is computed for them."""
@@ -672,337 +464,21 @@ class Learner:
                 f"{every:,} labels would take {needed / 1e9:.0f} GB (at most {MOST_BYTES / 1e9:.0f}); {hint}"
             )
 
-    def start_here(self) -> None:
-        """Make every further training run of the task start from the current model and method."""
-        self._start = (P.snapshot(self.model), self.method.state_dict(), self.model.memory())
-        self._started = ""
-
-    def _drive(self, task: Task) -> Decision:
-        """Run the method's plan: train every choice that it yields, and return its decision."""
-        plan, answer = self.method.plan(self, task), None
-        self._aim = None
-        while True:
-            try:
-                choice = plan.send(answer)  # type: ignore[arg-type]
-            except StopIteration as end:
-                decision: Decision = end.value
-                return decision
-            answer = self.trial(task, choice)
-
-    @contextmanager
-    def _whole_or_not_at_all(self) -> Iterator[None]:
-        """Restore the learner if a lesson is interrupted (Ctrl-C in a notebook, a full disk).
-
-        Finished trials stay on disk, and the same lesson, started again, reuses them.
-        """
-        state, scenario = self.state(), self.scenario
-        try:
-            yield
-        except BaseException:
-            self.load_state(*state)
-            self.scenario = scenario
-            self._forget_task()
-            raise
-
-    # ---- one training run -------------------------------------------------------------------------------
-
-    def trial(self, task: Task, choice: Choice) -> StoredTrial:
-        """Return the trial with these hyper-parameters: a stored one, or a new one from the task's start."""
-        key = json.dumps(to_json(choice), sort_keys=True)
-        if key not in self._trials:
-            method = self.method.choosing(choice)
-            path = self._workspace.agreed(self._place(method))
-            self.progress.trial(len(self._trials) + 1, describe(choice, moves=method.moves))
-            found = self._workspace.has(path)
-            if not found:
-                try:
-                    self._train(task, method, path)
-                finally:
-                    self._become(*self._start)
-            meta = read_meta(path)
-            meta["score"] = math.nan if meta["score"] is None else meta["score"]
-            trial = StoredTrial(path, self.accelerator.device, choice, found=found, **meta)
-            self._trials[key] = trial
-            if self.origin is None and method.moves:
-                told = method.evidence(self, task, trial.params)
-                # Where a tensor lies in memory decides the last digits of a sum.
-                trial.evidence = {name: float(f"{value:.6g}") for name, value in told.items()}
-            self.progress.scored(trial.score, found)
-        return self._trials[key]
-
-    def _train(self, task: Task, method: Method, path: Path) -> None:
-        """Train once with a method and write the trial."""
-        began, head = time.perf_counter(), self.model.head
-        with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
-            self._become(*self._start)
-            result = self._fit(task, method, method.prepare(self, task)) if method.moves else FitResult()
-            self.count("train", forward=result.batches, backward=result.batches)
-            self.vectors.move(method.moves)
-            notes = head.absorb(self.vectors)
-            score = head.score(self.vectors.after("valid"))
-            tensors, numbers = _split(method.state_dict() | result.carried)
-            meta = {
-                "score": score,
-                "fit": {
-                    "epochs": result.epochs,
-                    "best_epoch": result.best_epoch,
-                    "valid_loss": result.valid_loss,
-                    "diverged": result.diverged,
-                    **({"rejected": True} if result.rejected else {}),
-                    **notes,
-                },
-                "state": numbers,
-                "passes": passes,
-                "borrowed": borrowed,
-                "seconds": time.perf_counter() - began,
-            }
-        if self.accelerator.is_main_process:
-            if result.squares:
-                tensors["squares"] = result.squares
-            write_tensors(path, self._tensors() | tensors, to_json(meta), private=True)
-        self.accelerator.wait_for_everyone()
-
-    def _fit(self, task: Task, method: Method, training: Training) -> FitResult:
-        aim = self._aim if self.model.head.trained else None  # a temporary head's accuracy says little
-        with self.model.probed(task.labels):
-            try:
-                return fit(
-                    self.model,
-                    training,
-                    self.train,
-                    self.valid,
-                    self.settings,
-                    seed=self.task_seed,
-                    accelerator=self.accelerator,
-                    aim=aim,
-                    squares=self.settings.plan == "stable" and self._aim is None,
-                    deployed=lambda epoch: method.deployed(self, training, epoch),
-                    on_epoch=lambda epoch, losses: self.progress.epoch(epoch, self.settings.epochs, losses),
-                )
-            finally:
-                self.model.eval()  # after an interruption too: predictions use no dropout
-
-    def _place(self, method: Method) -> Path:
-        """Return the file of a trial, named by a hash of everything that determines it.
-
-        It lies in the shared folder if other runs may make the same trial, otherwise in the run's own.
-        """
-        head, settings = self.model.head, to_json(dataclasses.asdict(self.settings))
-        if not self._started:
-            frozen = {n: t for n, t in self.model.state_dict().items() if n not in self._start[0]}
-            self._started = hash_of(frozen, *self._start)
-        machine = self.accelerator
-        decides = [
-            self._started,
-            [head.labels, head.seen, self.past_rows],
-            settings,
-            [self._task_key, self.tasks_seen, self.task_seed, self.scenario],
-            [machine.num_processes, machine.device.type, machine.mixed_precision],
-            *([] if self._aim is None else [self._aim]),
-        ]
-        if self.shared is not None and self.tasks_seen < FIRST_TASKS:
-            shared_as = method.shared_as()
-            if shared_as is not None:
-                return place_of(self.shared, shared_as, *decides, self._reading())
-        return place_of(self._workspace.directory, type(method).__name__, method.hparams(), *decides)
-
-    def _reading(self) -> list[Any]:
-        """Return the encoder's configuration and the tokens: runs that share trials may differ in either."""
-        config = {k: v for k, v in self.model.encoder.config.to_dict().items() if k != "_name_or_path"}
-        tokens = [self._encoded(part).tokens for part in ("train", "valid")]
-        return [json.dumps(config, sort_keys=True, default=str), tokens]
-
-    def _adopt(self, trial: StoredTrial) -> Method:
-        """Adopt the weights, state and hyper-parameters of a trial; return the method as it was trained."""
-        tensors = trial.read()
-        self._become(tensors.pop("weights"), tensors | trial.state, tensors.pop("memory", {}))
-        trained = self.method.choosing(trial.choice)
-        self.method.set(**{n: value for n, value in trial.choice.items() if n not in self.fixed})
-        return trained
-
-    # ---- what methods see of the current task -------------------------------------------------------------
-
-    @property
-    def start(self) -> Params:
-        """θ_{k-1}: the weights that every training run of the task starts from, with rows for new labels."""
-        return self._start[0]
-
-    @property
-    def train(self) -> Examples:
-        """Training sentences of the task."""
-        return self._encoded("train")
-
-    @property
-    def valid(self) -> Examples:
-        """Validation sentences of the task."""
-        return self._encoded("valid")
-
-    @property
-    def batches(self) -> int:
-        """Number of batches in one pass over the training sentences."""
-        return math.ceil(len(self._task.train) / self.settings.batch_size)
-
-    @property
-    def task_seed(self) -> int:
-        """Seed derived from the learner's seed and the task's name, the same for all trials."""
-        return int(_digest(f"{self.seed}/{self._task.name}"), 16) % 2**31
-
-    def rates(self, *, own: bool = False) -> tuple[float, ...]:
-        """Return the learning rates to try: those of the optimiser, or the one rate that the user has set.
-
-        `own` is for a method with SGD-type steps of its own, whatever the run's optimiser.
-        """
-        if "lr" in self.fixed:
-            return (self.method.lr,)
-        return self.settings.sgd_rates if own or self.settings.optimizer == "sgd" else self.settings.rates
-
-    def predicted(self, weights: Params) -> float | None:
-        """Return the validation score with these weights; None if the head is not trained with them."""
-        if not self.model.head.trained:
-            return None
-        valid = self._task.valid
-        with P.using(self.model, weights):
-            return self.model.head.score(Taught(self.model.embed(valid.texts), valid.labels))
-
-    def aim_at(self, score: float) -> None:
-        """Stop further training runs of the task that cannot reach this validation accuracy any more."""
-        self._aim = score
-
-    def look_ahead(self, task: Task, lr: float) -> StoredTrial:
-        """Return a trial with the task loss only, which shows where the task alone takes the weights."""
-        trial = self.trial(task, {"lr": lr} | dict.fromkeys(self.method.strengths, 0.0))
-        self._ledger.borrow(LOOK_AHEAD, {"train": trial.passes["train"]})
-        return trial
-
-    @contextmanager
-    def using(self, trial: Trial) -> Iterator[Mapping[str, Any]]:
-        """Run a block with the weights and head memory of a trial; yield the trial's method state."""
-        own, memory, tensors = P.snapshot(self.model), self.model.memory(), trial.read()
-        try:
-            P.restore(self.model, tensors.pop("weights"))
-            self.model.load_memory(tensors.pop("memory", {}))
-            yield {**tensors, **trial.state}
-        finally:
-            P.restore(self.model, own)
-            self.model.load_memory(memory)
-
-    def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
-        """Compute something that trials share once per task, or once per learning rate if `lr` is given."""
-        key = (what, lr)
-        if key not in self._once:
-            with self._ledger.borrowing() as borrowed, self._ledger.counting() as passes:
-                value = compute()
-                self._ledger.borrow(what, passes)
-            self._once[key] = (value, borrowed)
-        value, borrowed = self._once[key]
-        self._ledger.borrowed |= borrowed
-        return value
-
-    def count(self, phase: str, *, forward: int, backward: int) -> None:
-        """Count passes over the data, in batches."""
-        self._ledger.count(phase, forward=forward, backward=backward)
-
-    def _encoded(self, part: Literal["train", "valid"]) -> Examples:
-        head = self.model.head
-        key = (part, *head.labels)
-        if key not in self._examples:
-            loss = objective(
-                self.scenario if head.has_past else "domain-incremental",
-                self._task,
-                part,
-                rows=head.labels,
-                seen=head.seen,
-                class_weights=self.settings.class_weights,
-                relaxation=self.settings.relaxation,
-            )
-            found = self.model.encode(getattr(self._task, part), loss)
-            if not head.has_past:  # a head for this task alone: labels of other tasks do not count
-                found = replace(found, labels=[IGNORED if row < 0 else row for row in found.labels])
-            self._examples[key] = found
-        return self._examples[key]
-
-    # ---- sentence vectors -------------------------------------------------------------------------------
-
-    def _embed(self, texts: Sequence[str]) -> Tensor:
-        return self.model.embed(texts, on_batch=self.progress.looked)
-
-    def _count_moved(self) -> None:
-        self.count("moved features", forward=self.batches, backward=0)
-
-    def _start_vectors(self, part: Literal["train", "valid"]) -> Tensor:
-        """Return the vectors of a split with the weights of the task's start; both splits are cached."""
-
-        def compute() -> Params:
-            if part == "train":  # validation is not counted
-                self.count("features", forward=self.batches, backward=0)
-            own, adapted = P.snapshot(self.model), self.model.adapted
-            P.restore(self.model, self.start)
-            self.model.adapted = bool(self._start[2].get("adapted", adapted))
-            try:
-                return {part: self._embed(getattr(self._task, part).texts)}
-            finally:
-                P.restore(self.model, own)
-                self.model.adapted = adapted
-
-        if part == "train":
-            return self.once("features", compute)[part]
-        if part not in self._valid_vectors:
-            self._valid_vectors = compute()
-        return self._valid_vectors[part]
-
-    def _score_of(
-        self,
-        known: Sequence[str],
-        vectors: Callable[[Literal["train", "valid"]], Taught],
-        among: Sequence[str] | None = None,
-    ) -> float | None:
-        """Return the validation score on known labels; None in a study or if no sentence has one."""
-        places = [i for i, label in enumerate(self._task.valid.labels) if label in known]
-        if self.origin is None or not places:
-            return None
-        head, valid = self.model.head, vectors("valid")
-        some = Taught(valid.features[places], [valid.labels[i] for i in places])
-        return head.score(some, None if among is None else [head.labels.index(label) for label in among])
-
-    # ---- housekeeping -----------------------------------------------------------------------------------
+    # ---- files of trials ----------------------------------------------------------------------------------
 
     def start_over(self) -> None:
         """Discard an unfinished task."""
-        self._forget_task()
-        if self._workspace.given is None:  # a given directory may hold trials of others
+        put_down(self)
+        if self.trial_files.given is None:  # a given directory may hold trials of others
             self.drop_trials()
 
     def work_in(self, directory: Path) -> None:
         """Keep trials in this directory from now on."""
-        self._workspace = Workspace(directory, self.accelerator)
+        self.trial_files = Workspace(directory, self.accelerator)
 
     def drop_trials(self) -> None:
         """Delete all trial files."""
-        self._workspace.clear()
-
-    def _forget_task(self) -> None:
-        """Drop the sentences, their vectors, the trials and the shared work of the current task."""
-        for name in ("_task", "vectors"):
-            self.__dict__.pop(name, None)
-        self.model.unremember()
-        self._task_key = ""
-        self._trials = {}
-        self._examples = {}
-        self._once = {}
-        self._valid_vectors = {}
-        self._ledger = Ledger()
-        self._started = ""
-        self._aim = None
-
-    def _tensors(self) -> dict[str, Params]:
-        """Return the model's weights and the memory of a computed head."""
-        memory = self.model.memory()
-        return {"weights": P.snapshot(self.model)} | ({"memory": memory} if memory else {})
-
-    def _become(self, weights: Params, state: Mapping[str, Any], memory: Params) -> None:
-        P.restore(self.model, weights)
-        self.method.load_state_dict(state)
-        self.model.load_memory(memory)
+        self.trial_files.clear()
 
     # ---- sharing ----------------------------------------------------------------------------------------
 
@@ -1048,13 +524,3 @@ class Learner:
     def __repr__(self) -> str:
         made = f"{self.origin.method}, {directory.called(self.origin)}" if self.origin else "not saveable"
         return f"Learner({made}, {len(self.classes_)} labels, {len(self.history)} lessons)"
-
-
-def _split(state: Mapping[str, Any]) -> tuple[dict[str, Params], dict[str, Any]]:
-    """Split a method's state into groups of tensors and plain numbers."""
-    tensors = {name: value for name, value in state.items() if isinstance(value, dict)}
-    return tensors, {name: value for name, value in state.items() if name not in tensors}
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from holdfast.maths.params import Params
 
 Passes = dict[str, dict[str, int]]  # phase -> {"forward": batches, "backward": batches}
 
@@ -35,6 +37,7 @@ class Ledger:
         self._open: list[Passes] = [{}]
         self.borrowed: dict[str, Passes] = {}
         """Shared work that the current training run relies on, by name."""
+        self._once: dict[tuple[str, float | None], tuple[Params, dict[str, Passes]]] = {}
 
     def count(self, phase: str, *, forward: int, backward: int) -> None:
         """Count passes over the data, in batches."""
@@ -65,3 +68,15 @@ class Ledger:
     def borrow(self, what: str, passes: Passes) -> None:
         """Record that the current training run relies on shared work; its phases are added up."""
         self.borrowed[what] = {what: added(*({"": count} for count in passes.values())).get("", {})}
+
+    def once(self, what: str, compute: Callable[[], Params], *, lr: float | None = None) -> Params:
+        """Compute something that training runs share, once, and record that the current one borrows it."""
+        key = (what, lr)
+        if key not in self._once:
+            with self.borrowing() as borrowed, self.counting() as passes:
+                value = compute()
+                self.borrow(what, passes)
+            self._once[key] = (value, borrowed)
+        value, borrowed = self._once[key]
+        self.borrowed |= borrowed
+        return value

@@ -145,9 +145,12 @@ def new_key() -> str:
     return secrets.token_hex(32)
 
 
-def new_serial() -> str:
-    """Return a new serial number of a lesson: it says nothing about the rows."""
-    return secrets.token_hex(8)
+def serial_of(origin: Origin | None) -> dict[str, str]:
+    """Return the serial number of a new entry of the history, which says nothing about the rows.
+
+    Learners of a study have no origin and get none: they repeat bit for bit.
+    """
+    return {} if origin is None else {"serial": secrets.token_hex(8)}
 
 
 def written(saved: Saved, path: Path, kind: str) -> tuple[dict[str, Params], dict[str, Any]]:

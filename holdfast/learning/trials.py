@@ -1,7 +1,7 @@
 """Trials: finished training runs on disk, each found by a hash of everything that determines it.
 
 A restarted run finds its trials again, and runs of one study share those that they would repeat. Trials never
-change a result: a run finds only those that it would have produced bit for bit itself. `Learner._place` and
+change a result: a run finds only those that it would have produced bit for bit itself. `AtHand._place` and
 `place_of` list what determines a trial.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -22,8 +23,10 @@ from accelerate.utils import broadcast_object_list
 
 from holdfast.errors import HoldfastError
 from holdfast.learning.passes import Passes
+from holdfast.maths import params as P
 from holdfast.maths.params import Params
-from holdfast.methods.search import Choice
+from holdfast.methods.search import Choice, Trial
+from holdfast.models import Network
 from holdfast.storage.files import make_directory
 from holdfast.storage.scratch import Scratch
 from holdfast.storage.tensors import hash_of, read_tensors
@@ -69,6 +72,19 @@ class StoredTrial:
     def summary(self) -> dict[str, Any]:
         """Return the part that a run's record keeps."""
         return {"choice": self.choice, "score": self.score, **self.fit, **self.evidence}
+
+
+@contextmanager
+def using(model: Network, trial: Trial) -> Iterator[Mapping[str, Any]]:
+    """Run a block with the weights and head memory of a trial; yield the trial's method state."""
+    own, memory, tensors = P.snapshot(model), model.memory(), trial.read()
+    try:
+        P.restore(model, tensors.pop("weights"))
+        model.load_memory(tensors.pop("memory", {}))
+        yield {**tensors, **trial.state}
+    finally:
+        P.restore(model, own)
+        model.load_memory(memory)
 
 
 @functools.cache

@@ -84,16 +84,31 @@ class Training:
 
 
 class LearnerView(Protocol):
-    """The part of a learner that its method sees while a task is learnt."""
+    """What a method sees of its learner and of the task at hand."""
 
-    model: Network
-    settings: Settings
-    scenario: Scenario
-    fixed: frozenset[str]
-    """Hyper-parameters that the user has set; the search does not change them."""
-    tasks_seen: int
-    past_rows: list[int]
-    """Rows of the head whose labels were taught before this task."""
+    @property
+    def model(self) -> Network:
+        """The model that learns."""
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of every training run."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """Whether tasks bring labels of their own."""
+
+    @property
+    def fixed(self) -> frozenset[str]:
+        """Hyper-parameters that the user has set; the search does not change them."""
+
+    @property
+    def tasks_seen(self) -> int:
+        """Number of tasks that were learnt before this one."""
+
+    @property
+    def past_rows(self) -> list[int]:
+        """Rows of the head whose labels were taught before this task."""
 
     @property
     def start(self) -> Params:

@@ -52,8 +52,13 @@ class Trial(Protocol):
 class Searcher(Protocol):
     """The part of a learner that a search sees."""
 
-    settings: Settings
-    tasks_seen: int
+    @property
+    def settings(self) -> Settings:
+        """Settings of every training run."""
+
+    @property
+    def tasks_seen(self) -> int:
+        """Number of tasks that were learnt before this one."""
 
     @property
     def scenario(self) -> str:

@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_counts_what_it_had_done(
     two_files: Path, one_layer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, ticks = spec(two_files, one_layer, "mas"), itertools.count(step=1000.0)
-    monkeypatch.setattr("holdfast.learning.learner.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr("holdfast.learning.at_hand.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     with pytest.raises(Killed):
         run(asked, tmp_path, progress=Killer(12))
     monkeypatch.undo()

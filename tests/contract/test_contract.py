@@ -277,8 +277,8 @@ def switched_off(path: str, name: str, stream_name: str, optimizer: str) -> Any:
     learner = make_learner(path, make_method(name), stream, settings)
     learner.scenario = stream.scenario
     learner.learn(stream.tasks[0])
-    learner.begin(stream.tasks[1])
-    trial = learner.trial(stream.tasks[1], {"lr": 1e-2} | dict.fromkeys(METHODS[name].strengths, 0.0))
+    hand = learner.begin(stream.tasks[1])
+    trial = hand.trial(stream.tasks[1], {"lr": 1e-2} | dict.fromkeys(METHODS[name].strengths, 0.0))
     return SimpleNamespace(params=trial.params, score=trial.score, fit=trial.fit)
 
 
@@ -290,10 +290,10 @@ def test_search_leaves_the_learner_as_it_found_it(tiny_bert, name):
     stream = class_stream()
     learner = make_learner(tiny_bert, make_method(name), stream, SETTINGS)
     learner.learn(stream.tasks[0])
-    learner.begin(stream.tasks[1])
+    hand = learner.begin(stream.tasks[1])
     weights, (tensors, meta) = weights_of(learner), learner.state()
-    learner._drive(stream.tasks[1])
-    assert learner._trials
+    hand.search()
+    assert hand.trials
     assert_same_bits(weights_of(learner), weights)
     after, after_meta = learner.state()
     assert after_meta == meta

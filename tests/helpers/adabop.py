@@ -10,6 +10,7 @@ from helpers.learners import make_learner
 from torch import Tensor, nn
 
 from holdfast.data.tasks import Stream
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.params import Params
@@ -33,24 +34,24 @@ def shaken(learner: Learner) -> Learner:
     return learner
 
 
-def loss_by_hand(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
+def loss_by_hand(hand: AtHand, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the relaxed balanced softmax loss: a label's prior is its count, or 1 if it is old."""
-    counts = learner._task.train.counts()
-    prior = torch.tensor([float(counts.get(label, 1)) for label in learner.model.head.labels])
+    counts = hand.task.train.counts()
+    prior = torch.tensor([float(counts.get(label, 1)) for label in hand.model.head.labels])
     return -(logits + prior.log()).log_softmax(1)[range(len(labels)), labels].mean()
 
 
-def gradients_by_hand(learner: Learner) -> Params:
+def gradients_by_hand(hand: AtHand) -> Params:
     """Return the mean gradient at the current weights, sentence by sentence, without dropout."""
-    weights = P.trainable(learner.model)
+    weights = P.trainable(hand.model)
     sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-    learner.model.eval()
-    for i in range(len(learner.train)):
-        batch = learner.train.collate([i])
-        loss = loss_by_hand(learner, learner.model(batch).logits, batch.labels)
+    hand.model.eval()
+    for i in range(len(hand.train)):
+        batch = hand.train.collate([i])
+        loss = loss_by_hand(hand, hand.model(batch).logits, batch.labels)
         for name, g in zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True):
-            sums[name] += g / len(learner.train)
-    learner.model.train()
+            sums[name] += g / len(hand.train)
+    hand.model.train()
     return sums
 
 

@@ -8,7 +8,7 @@ import torch
 from helpers.learners import make_learner
 from helpers.toys import small
 
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 
 LR = 1e-3
@@ -18,8 +18,8 @@ def distance(left: P.Params, right: P.Params) -> float:
     return max(float((left[name] - right[name]).abs().max()) for name in left)
 
 
-def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
-    """Return a float64 learner without dropout at the start of the second task, with made-up importances."""
+def dry_task(path: str, method: Any, stream: Any, **changes: Any) -> AtHand:
+    """Begin a second task in float64, without dropout and with made-up importances."""
     learner = make_learner(path, method, stream, small(epochs=1, **changes), fixed={"lr"})
     learner.model.double()
     learner.model.dropout.p = 0.0
@@ -32,35 +32,31 @@ def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
             for name, value in P.snapshot(learner.model).items()
         }
         method.tasks_pooled = 1
-    learner.begin(stream.tasks[1])
-    return learner
+    return learner.begin(stream.tasks[1])
 
 
 def second_task(
     path: str, method: Any, stream: Any, settings: Any = None, fixed: set[str] = frozenset()
-) -> Learner:
-    """Return a learner at the start of the second task, as if it had learnt the first."""
+) -> AtHand:
+    """Begin a second task, as if the first had been learnt."""
     learner = make_learner(path, method, stream, settings, fixed=fixed)
     learner.begin(stream.tasks[0])
     learner.tasks_seen = 1
-    learner.begin(stream.tasks[1])
-    return learner
+    return learner.begin(stream.tasks[1])
 
 
-def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float = LR) -> P.Params:
+def naive_training(hand: AtHand, alpha: P.Params, lam: float, *, lr: float = LR) -> P.Params:
     """Return the weights after an epoch of AdamW on task loss + (lam/2) Σ alpha (θ - θ0)²."""
-    model = learner.model
+    model = hand.model
     theta = {name: weight.detach().clone() for name, weight in P.trainable(model).items()}
     anchor = {name: value.clone() for name, value in theta.items()}
     moment = {name: torch.zeros_like(value) for name, value in theta.items()}
     second = {name: torch.zeros_like(value) for name, value in theta.items()}
-    batches = learner.train.order(
-        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
-    )
-    counts = learner._task.train.counts()
+    batches = hand.train.order(hand.settings.batch_size, torch.Generator().manual_seed(hand.task_seed))
+    counts = hand.task.train.counts()
     weight_of = torch.tensor([counts.total() / (len(counts) * counts[label]) for label in model.head.labels])
     for t, indices in enumerate(batches, start=1):
-        batch = learner.train.collate(indices)
+        batch = hand.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
         model.eval()  # there is no dropout anyway
         logits = P.predict(model, leaves, batch).logits.float()
@@ -78,15 +74,15 @@ def naive_training(learner: Learner, alpha: P.Params, lam: float, *, lr: float =
     return theta
 
 
-def naive_importance(learner: Learner, theta: P.Params) -> P.Params:
+def naive_importance(hand: AtHand, theta: P.Params) -> P.Params:
     """Return the mean over samples of |gradient of the squared norm of the logits|."""
     sums = P.zeros(theta)
-    learner.model.eval()
-    for i in range(len(learner.train)):
+    hand.model.eval()
+    for i in range(len(hand.train)):
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
-        norm = P.predict(learner.model, leaves, learner.train.collate([i])).logits.square().sum()
+        norm = P.predict(hand.model, leaves, hand.train.collate([i])).logits.square().sum()
         for name, gradient in zip(leaves, torch.autograd.grad(norm, list(leaves.values())), strict=True):
-            sums[name] += gradient.abs() / len(learner.train)
+            sums[name] += gradient.abs() / len(hand.train)
     return sums
 
 

@@ -13,7 +13,7 @@ from helpers.toys import class_stream, domain_stream
 from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.maths.losses import Objective
 from holdfast.methods.lwf import Teacher, distilling
@@ -70,10 +70,10 @@ def losses_under(
     return distilling(LR, learner, teachers, temperature).losses(model, batch)
 
 
-def naive_task_loss(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
+def naive_task_loss(hand: AtHand, logits: Tensor, labels: Tensor) -> Tensor:
     """Return the relaxed balanced softmax or class-weighted cross-entropy loss, from the counts."""
-    counts, head = learner._task.train.counts(), learner.model.head
-    if learner.scenario == "class-incremental":
+    counts, head = hand.task.train.counts(), hand.model.head
+    if hand.scenario == "class-incremental":
         prior = torch.tensor([float(counts[name] or name in head.seen) for name in head.labels])
         shifted = logits + prior.log()
         return (shifted.logsumexp(1) - shifted[range(len(labels)), labels]).mean()
@@ -82,18 +82,18 @@ def naive_task_loss(learner: Learner, logits: Tensor, labels: Tensor) -> Tensor:
     return (weights * each).sum() / weights.sum()
 
 
-def naive_epoch(learner: Learner, *terms: Term, after: Hook | None = None) -> P.Params:
+def naive_epoch(hand: AtHand, *terms: Term, after: Hook | None = None) -> P.Params:
     """Train a copy of the model for one epoch with torch's AdamW; `after` is called after every step."""
-    student = copy.deepcopy(learner.model).eval()  # no dropout anyway
+    student = copy.deepcopy(hand.model).eval()  # no dropout anyway
     params = {name: weight for name, weight in student.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.AdamW(params.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
-    shuffle = torch.Generator().manual_seed(learner.task_seed)
-    batches = learner.train.order(learner.settings.batch_size, shuffle)
+    shuffle = torch.Generator().manual_seed(hand.task_seed)
+    batches = hand.train.order(hand.settings.batch_size, shuffle)
     for t, indices in enumerate(batches, start=1):
         optimizer.param_groups[0]["lr"] = LR * min(1.0, t / len(batches))
-        batch = learner.train.collate(indices)
+        batch = hand.train.collate(indices)
         logits = student(batch.without_loss()).logits.float()
-        loss = naive_task_loss(learner, logits, batch.labels)
+        loss = naive_task_loss(hand, logits, batch.labels)
         for term in terms:
             loss = loss + term(student, logits, batch)
         optimizer.zero_grad()
@@ -104,11 +104,9 @@ def naive_epoch(learner: Learner, *terms: Term, after: Hook | None = None) -> P.
     return {name: weight.detach().clone() for name, weight in params.items()}
 
 
-def teaching(
-    learner: Learner, params: P.Params, rows: list[int], lam: float, temperature: float = 2.0
-) -> Term:
+def teaching(hand: AtHand, params: P.Params, rows: list[int], lam: float, temperature: float = 2.0) -> Term:
     """Return the loss λ KD with a copy of the model with these weights as teacher."""
-    teacher = copy.deepcopy(learner.model).eval()
+    teacher = copy.deepcopy(hand.model).eval()
     with torch.no_grad():
         for name, weight in teacher.named_parameters():
             weight.copy_(params.get(name, weight))

@@ -10,6 +10,7 @@ from helpers.toys import class_stream, small
 from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method
@@ -57,17 +58,17 @@ def taught(tiny: str, method: str = "slda", tasks: int = 2, **options: Any) -> L
     return learner
 
 
-def scoring(learner: Learner, modulated: float, plain: float) -> Learner:
-    """Make every trial of a learner score one of two values, by whether Look-Ahead modifies its weights."""
-    trial = learner.trial
+def scoring(hand: AtHand, modulated: float, plain: float) -> AtHand:
+    """Make every trial of a task score one of two values, by whether Look-Ahead modifies its weights."""
+    trial = hand.trial
 
     def scored(task: Any, choice: dict[str, Any]) -> Any:
         made = trial(task, choice)
         made.score = plain if choice.get("down") is None else modulated
         return made
 
-    learner.trial = scored  # type: ignore[method-assign]
-    return learner
+    hand.trial = scored  # type: ignore[method-assign]
+    return hand
 
 
 # ---- snapshots and trainings ---------------------------------------------------------------------------
@@ -95,12 +96,12 @@ def epochs(lesson: Any) -> int:
 def watched_trainings(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Record the hyper-parameters, epochs and batches of every training from now on."""
     runs: list[dict[str, Any]] = []
-    original = Learner._fit
+    original = AtHand._fit
 
-    def watched(self: Learner, task: Any, method: Any, training: Any) -> Any:
+    def watched(self: AtHand, task: Any, method: Any, training: Any) -> Any:
         result = original(self, task, method, training)
         runs.append(method.hparams() | {"epochs": result.epochs, "batches": result.batches})
         return result
 
-    monkeypatch.setattr(Learner, "_fit", watched)
+    monkeypatch.setattr(AtHand, "_fit", watched)
     return runs

@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Task
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Training
@@ -27,8 +27,8 @@ def upgd(**values: Any) -> Any:
     return METHODS["upgd"](**{"lr": LR, "sigma": SIGMA, "weight_decay": DECAY, "beta": BETA} | values)
 
 
-def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
-    """Return a learner without dropout at the second task, with made-up weights and utilities."""
+def dry_task(path: str, method: Any, stream: Any, **changes: Any) -> AtHand:
+    """Begin a second task without dropout, with made-up weights and utilities."""
     learner = make_learner(path, method, stream, small(**{"epochs": 1} | changes), fixed={"lr"})
     learner.model.dropout.p = 0.0
     learner.begin(stream.tasks[0])
@@ -40,14 +40,13 @@ def dry_learner(path: str, method: Any, stream: Any, **changes: Any) -> Learner:
         method.utility[name] = 1e-3 * torch.randn(value.shape, generator=generator)
         method.steps[name] = torch.tensor(4.0)
     learner.tasks_seen = 1
-    learner.begin(stream.tasks[1])
-    return learner
+    return learner.begin(stream.tasks[1])
 
 
-def prepared(learner: Learner, task: Task) -> tuple[Training, P.Params]:
+def prepared(hand: AtHand, task: Task) -> tuple[Training, P.Params]:
     """Return the training of a task and the curvature that its optimiser reads."""
-    training = learner.method.prepare(learner, task)
-    optimizer = training.make_optimizer(P.trainable(learner.model), learner.settings)
+    training = hand.method.prepare(hand, task)
+    optimizer = training.make_optimizer(P.trainable(hand.model), hand.settings)
     assert isinstance(optimizer, UPGDOptimizer)
     return training, optimizer.curvature
 
@@ -68,9 +67,9 @@ def watch_curvatures(monkeypatch: pytest.MonkeyPatch) -> list[P.Params]:
 class Naive:
     """The same training in float64, without the library's optimiser, loss or double backward."""
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner, self.model, self.method = learner, learner.model, learner.method
-        counts = learner._task.train.counts()
+    def __init__(self, hand: AtHand) -> None:
+        self.hand, self.model, self.method = hand, hand.model, hand.method
+        counts = hand.task.train.counts()
         self.weight_of = torch.tensor(
             [counts.total() / (len(counts) * counts[label]) for label in self.model.head.labels]
         ).double()
@@ -113,16 +112,16 @@ class Naive:
 
     def train(self) -> tuple[P.Params, P.Params]:
         """Train one epoch; return the final weights and utilities."""
-        method, learner = self.method, self.learner
+        method, hand = self.method, self.hand
         self.model.double().eval()
-        theta = {name: value.double() for name, value in learner.start.items()}
+        theta = {name: value.double() for name, value in hand.start.items()}
         utility = {name: value.double() for name, value in method.utility.items()}
-        seed = learner.task_seed
-        batches = learner.train.order(learner.settings.batch_size, torch.Generator().manual_seed(seed))
+        seed = hand.task_seed
+        batches = hand.train.order(hand.settings.batch_size, torch.Generator().manual_seed(seed))
         signs, noise = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
         h: P.Params = {}
         for number, indices in enumerate(batches):
-            batch = learner.train.collate(indices)
+            batch = hand.train.collate(indices)
             g = self.gradient(theta, batch)
             if method.order == "second" and number % method.every == 0:
                 h = self.of_head(theta, batch)
@@ -147,5 +146,5 @@ class Naive:
                 step = 2 * (g[name] + xi) * (1 - s) if method.protecting else g[name] + xi * (1 - s)
                 theta[name] = w - lr * DECAY * w - lr * step
         self.model.float()
-        P.restore(self.model, learner.start)
+        P.restore(self.model, hand.start)
         return theta, utility

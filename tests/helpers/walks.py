@@ -9,7 +9,7 @@ from helpers.by_hand import LR
 from helpers.toys import domain_stream
 
 from holdfast.data.tasks import Stream
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.lesson import Lesson
 from holdfast.maths import params as P
 
@@ -37,20 +37,18 @@ class Walk:
     steps: list[Step]
 
 
-def naive_walk(learner: Learner, alpha: P.Params, lam: float) -> Walk:
+def naive_walk(hand: AtHand, alpha: P.Params, lam: float) -> Walk:
     """Run an epoch of AdamW on task loss + (lam/2) Σ alpha (θ - θ0)²; record the task gradient."""
-    model = learner.model
+    model = hand.model
     theta = P.snapshot(model)
     anchor, steps = P.snapshot(model), []
     first, second = P.zeros(theta), P.zeros(theta)
-    counts = learner._task.train.counts()
+    counts = hand.task.train.counts()
     weight_of = torch.tensor([counts.total() / (len(counts) * counts[label]) for label in model.head.labels])
-    batches = learner.train.order(
-        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
-    )
+    batches = hand.train.order(hand.settings.batch_size, torch.Generator().manual_seed(hand.task_seed))
     model.eval()
     for t, indices in enumerate(batches, start=1):
-        batch = learner.train.collate(indices)
+        batch = hand.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
         each = -P.predict(model, leaves, batch).logits.float().log_softmax(1)[range(len(batch)), batch.labels]
         weights = weight_of[batch.labels]
@@ -67,12 +65,12 @@ def naive_walk(learner: Learner, alpha: P.Params, lam: float) -> Walk:
     return Walk(anchor, theta, steps)
 
 
-def naive_fisher(learner: Learner, theta: P.Params, labels: str) -> P.Params:
+def naive_fisher(hand: AtHand, theta: P.Params, labels: str) -> P.Params:
     """Return the squared gradients of log p, averaged over labels and samples."""
-    model, data, sums = learner.model, learner.train, P.zeros(theta)
+    model, data, sums = hand.model, hand.train, P.zeros(theta)
     model.eval()
-    draw = torch.Generator().manual_seed(learner.task_seed)
-    for indices in data.order(learner.settings.batch_size):
+    draw = torch.Generator().manual_seed(hand.task_seed)
+    for indices in data.order(hand.settings.batch_size):
         batch = data.collate(indices)
         assert len(batch.by_length()) == 1, "sampled labels would be drawn in another order"
         p = P.predict(model, theta, batch).logits.softmax(1)

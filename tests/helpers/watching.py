@@ -9,7 +9,9 @@ from unittest import mock
 
 import pytest
 
+from holdfast.data.tasks import Task
 from holdfast.importance.estimators import Estimator
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.learning.trials import StoredTrial
 from holdfast.maths import params as P
@@ -27,10 +29,10 @@ def acting(pulls: Mapping[str, Pull]) -> dict[str, Pull]:
     return {name: pull for name, pull in pulls.items() if pull.weights and pull.lam > 0}
 
 
-def prepared(method: Method, learner: Any, task: Any) -> tuple[Training, dict[str, Pull]]:
+def prepared(method: Method, hand: Any, task: Any) -> tuple[Training, dict[str, Pull]]:
     """Return the training that a method prepares, and its pulls."""
     with mock.patch.object(quadratic, "pulling", wraps=quadratic.pulling) as pulling:
-        training = method.prepare(learner, task)
+        training = method.prepare(hand, task)
     return training, acting(pulling.call_args.args[2])
 
 
@@ -57,7 +59,7 @@ def watch_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Trained]:
     made: list[Trained] = []
     pulls: list[tuple[Training, dict[str, Pull]]] = []
     teachers: list[tuple[Training, dict[str, Teacher]]] = []
-    pulling, distilling, fit = quadratic.pulling, lwf.distilling, Learner._fit
+    pulling, distilling, fit = quadratic.pulling, lwf.distilling, AtHand._fit
 
     def watched_pulling(method: Any, learner: Any, given: Any, *rest: Any, **named: Any) -> Training:
         training = pulling(method, learner, given, *rest, **named)
@@ -69,7 +71,7 @@ def watch_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Trained]:
         teachers.append((training, dict(given)))
         return training
 
-    def watched_fit(self: Learner, task: Any, method: Method, training: Training) -> Any:
+    def watched_fit(self: AtHand, task: Any, method: Method, training: Training) -> Any:
         own_pulls = next((found for one, found in pulls if one is training), {})
         own_teachers = next((found for one, found in teachers if one is training), {})
         made.append(Trained(method, training, own_pulls, own_teachers))
@@ -78,7 +80,7 @@ def watch_trainings(monkeypatch: pytest.MonkeyPatch) -> list[Trained]:
     monkeypatch.setattr(quadratic, "pulling", watched_pulling)
     monkeypatch.setattr(lwf, "distilling", watched_distilling)
     monkeypatch.setattr(ancl, "distilling", watched_distilling)
-    monkeypatch.setattr(Learner, "_fit", watched_fit)
+    monkeypatch.setattr(AtHand, "_fit", watched_fit)
     return made
 
 
@@ -122,12 +124,19 @@ def watch_measures(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
 
 def scripted(learner: Learner, score: Callable[[Choice], float]) -> Learner:
     """Replace the scores of real trainings by a function of their hyper-parameters."""
-    real = learner.trial
+    begin = learner.begin
 
-    def trial(task: Any, choice: Choice) -> StoredTrial:
-        found = real(task, choice)
-        found.score = score(choice)
-        return found
+    def begun(task: Task) -> AtHand:
+        hand = begin(task)
+        real = hand.trial
 
-    learner.trial = trial
+        def trial(task: Task, choice: Choice) -> StoredTrial:
+            found = real(task, choice)
+            found.score = score(choice)
+            return found
+
+        hand.trial = trial  # type: ignore[method-assign]
+        return hand
+
+    learner.begin = begun  # type: ignore[method-assign]
     return learner

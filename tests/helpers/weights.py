@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 
 
-def weights_of(learner: Learner) -> dict[str, torch.Tensor]:
+def weights_of(learner: Learner | AtHand) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in learner.model.state_dict().items()}
 
 

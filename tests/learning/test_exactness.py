@@ -11,6 +11,7 @@ from holdfast import Learner
 from holdfast.errors import HoldfastError
 from holdfast.everyday.correct import forget_label
 from holdfast.heads import SLDAHead
+from holdfast.learning.at_hand import AtHand
 from holdfast.methods import over_slda, quadratic
 
 
@@ -66,9 +67,9 @@ def test_a_trunk_may_move_after_a_merge(one_layer):
     """The merged tasks have no importance: it is measured on the current sentences instead."""
     learner, task = create(one_layer, "la+slda"), STREAM.tasks[2]
     learner.merge(taught(one_layer))
-    learner.begin(task)
-    over_slda.stand_in(learner.method, learner)
-    gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
+    hand = learner.begin(task)
+    over_slda.stand_in(learner.method, hand)
+    gold = hand.trial(task, {"lr": 1e-2, "lam": 0.0})
     assert min(quadratic.lam_points(learner.method.alpha, gold)) > 0
     assert learner.method.tasks_pooled == 2
 
@@ -134,7 +135,7 @@ def test_an_interrupted_lesson_leaves_nothing_to_the_next(one_layer, monkeypatch
     first, second = STREAM.tasks[:2]
     learner, plain = create(one_layer), create(one_layer)
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "_adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(AtHand, "adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             learner.learn(first.train.texts, first.train.labels)
     for one in (learner, plain):
@@ -143,7 +144,7 @@ def test_an_interrupted_lesson_leaves_nothing_to_the_next(one_layer, monkeypatch
     assert sorted(learner.classes_) == sorted(plain.classes_)
     same_head(plain, learner)
     with monkeypatch.context() as patch:
-        patch.setattr(Learner, "_adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(AtHand, "adopt", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             learner.learn(second.train.texts, second.train.labels)
     learner.forget(second.labels[0])

@@ -311,7 +311,7 @@ def test_look_ahead_and_main_phase_see_the_same_batches_and_dropout(tiny_bert, c
 
         return original_fit(model, replace(training, forward=forward), *args, **kwargs)
 
-    monkeypatch.setattr("holdfast.learning.learner.fit", counted)
+    monkeypatch.setattr("holdfast.learning.at_hand.fit", counted)
     learner = make_learner(tiny_bert, METHODS["la"](thr=0.01), classes, small(patience=9))
     learner.learn(classes.tasks[0])
     trainings.clear()

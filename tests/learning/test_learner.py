@@ -30,20 +30,18 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_search_leaves_the_learner_as_it_found_it(one_layer, classes, name):
     learner = make_learner(one_layer, METHODS[name](thr=0.5), classes)
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     before = standing(learner)
-    learner._drive(classes.tasks[1])
-    assert len(learner._trials) > 3
+    hand.search()
+    assert len(hand.trials) > 3
     assert_same_standing(before, standing(learner))
 
 
 def test_a_trial_does_not_depend_on_what_ran_before(one_layer, classes):
     task, choice = classes.tasks[0], {"lr": 1e-2, "lam": 0.0}
-    alone = make_learner(one_layer, METHODS["mas"](), classes)
-    alone.begin(task)
+    alone = make_learner(one_layer, METHODS["mas"](), classes).begin(task)
     expected = alone.trial(task, choice)
-    other = make_learner(one_layer, METHODS["mas"](), classes)
-    other.begin(task)
+    other = make_learner(one_layer, METHODS["mas"](), classes).begin(task)
     other.trial(task, {"lr": 3e-2, "lam": 0.0})
     torch.manual_seed(99)
     found = other.trial(task, choice)
@@ -53,9 +51,9 @@ def test_a_trial_does_not_depend_on_what_ran_before(one_layer, classes):
 
 def test_a_trial_is_made_once(one_layer, classes, trained):
     learner = make_learner(one_layer, METHODS["mas"](), classes)
-    learner.begin(classes.tasks[0])
-    first = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
-    again = learner.trial(classes.tasks[0], {"lam": 0.0, "lr": 1e-2})
+    hand = learner.begin(classes.tasks[0])
+    first = hand.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+    again = hand.trial(classes.tasks[0], {"lam": 0.0, "lr": 1e-2})
     assert first is again
     assert len(trained) == 1
 
@@ -85,9 +83,9 @@ def test_look_ahead_is_the_winning_rate_trial(one_layer, classes, trained):
 
 def test_look_ahead_starts_nothing_twice(one_layer, classes, trained):
     learner = make_learner(one_layer, METHODS["la"](lr=1e-2), classes)
-    learner.begin(classes.tasks[0])
-    gold = learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
-    assert_same_bits(learner.look_ahead(classes.tasks[0], 1e-2).params, gold.params)
+    hand = learner.begin(classes.tasks[0])
+    gold = hand.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+    assert_same_bits(hand.look_ahead(classes.tasks[0], 1e-2).params, gold.params)
     assert len(trained) == 1
 
 
@@ -210,9 +208,9 @@ def test_seeds_are_keyed_by_seed_and_task(one_layer, classes):
     for seed in (0, 1):
         learner = make_learner(one_layer, METHODS["seq"](), classes, seed=seed)
         for task in classes:
-            learner.begin(task)
-            assert learner.task_seed == learner.task_seed
-            seeds.add(learner.task_seed)
+            hand = learner.begin(task)
+            assert hand.task_seed == hand.task_seed
+            seeds.add(hand.task_seed)
     assert len(seeds) == 6
     assert all(0 <= seed < 2**31 for seed in seeds)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import math
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -137,22 +140,57 @@ def test_state_is_a_copy(one_layer, classes):
 def test_nothing_of_a_task_lives_on_in_the_learner(one_layer, classes):
     learner = make_learner(one_layer, METHODS["la"](), classes)
     learner.learn(classes.tasks[0])
-    assert not learner._trials
-    assert not learner._examples
-    assert not learner._once
-    assert not learner._valid_vectors
+    assert learner.at_hand is None
     _, meta = learner.state()
     assert not any(isinstance(value, Examples) for value in vars(learner.method).values())
     words = {word for text in classes.tasks[0].train.texts for word in text.split()}
     assert not words & set(str(meta).replace("'", " ").split())
 
 
+@pytest.mark.parametrize("name", ["seq", "la", "slda"])
+def test_a_task_is_gone_at_once_when_it_is_learnt(one_layer, classes, name):
+    """Without waiting for the garbage collector: nothing that the task at hand owns refers back to it."""
+    learner = make_learner(one_layer, METHODS[name](), classes, small(epochs=1))
+    learner.learn(classes.tasks[0])
+    gc.collect()
+    gc.disable()
+    try:
+        hand = weakref.ref(learner.begin(classes.tasks[1]))
+        lesson = learner.learn(classes.tasks[1])
+        assert hand() is None
+    finally:
+        gc.enable()
+    assert lesson.trial.score >= 0
+
+
+def test_a_copy_of_a_learner_has_no_task_at_hand(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
+    learner.learn(classes.tasks[0])
+    hand = learner.begin(classes.tasks[1])
+    twin = copy.deepcopy(learner)
+    assert twin.at_hand is None
+    assert learner.at_hand is hand
+    assert_same_standing(standing(twin), standing(learner))
+    assert twin.begin(classes.tasks[2]).past_rows == [0, 1, 2, 3]
+
+
+def test_a_task_that_is_begun_again_is_the_same(one_layer, classes):
+    learner = make_learner(one_layer, METHODS["mas"](), classes)
+    learner.learn(classes.tasks[0])
+    hand = learner.begin(classes.tasks[1])
+    trial = hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": 0.0})
+    assert learner.begin(classes.tasks[1]) is hand
+    assert hand.past_rows == [0, 1]
+    assert hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": 0.0}) is trial
+    assert learner.begin(classes.tasks[2]) is not hand
+
+
 def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
     found = []
     for noise in (1, 2):
         learner = make_learner(one_layer, METHODS["mas"](convention="lacl"), classes)
-        learner.begin(classes.tasks[0])
-        learner.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
+        hand = learner.begin(classes.tasks[0])
+        hand.trial(classes.tasks[0], {"lr": 1e-2, "lam": 0.0})
         torch.manual_seed(noise)  # as in a process that found the trial on disk
         learner.learn(classes.tasks[0])
         found.append(learner.method.alpha)
@@ -162,7 +200,7 @@ def test_lacl_importance_does_not_depend_on_what_ran_before(one_layer, classes):
 @pytest.mark.parametrize(
     ("name", "moment"),
     [
-        pytest.param("mas", "holdfast.learning.learner.fit", marks=pytest.mark.slow),
+        pytest.param("mas", "holdfast.learning.at_hand.fit", marks=pytest.mark.slow),
         ("mas", "holdfast.methods.quadratic.Quadratic.consolidate"),
         ("slda", "holdfast.methods.base.Method.consolidate"),
     ],
@@ -200,12 +238,14 @@ def test_one_workspace_for_several_learners(one_layer, classes, tmp_path, traine
         return learner
 
     first = learn("mas")
-    others = [learn("mas", seed=1), learn("mas", epochs=1), learn("la", fraction=0.5)]
+    other = learn("mas", seed=1)
+    learn("mas", epochs=1)
+    learn("la", fraction=0.5)
     assert len(trained) == 4
     again = learn("mas")
     assert len(trained) == 4
     assert_same_standing(standing(first), standing(again))
-    assert not torch.equal(others[0].start["head.linear.weight"], first.start["head.linear.weight"])
+    assert not torch.equal(weights_of(other)["head.linear.weight"], weights_of(first)["head.linear.weight"])
 
 
 def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
@@ -215,7 +255,7 @@ def test_trials_of_the_lesson_before_last_are_gone(one_layer, classes):
 
 
 def test_a_task_that_was_interrupted_can_be_learnt_again(one_layer, classes, monkeypatch):
-    import holdfast.learning.learner as module
+    from holdfast.learning import at_hand
 
     whole, learner = (make_learner(one_layer, METHODS["lwf"](lam=1.0), classes, fixed={"lam"}) for _ in "12")
     for one in (whole, learner):
@@ -229,11 +269,11 @@ def test_a_task_that_was_interrupted_can_be_learnt_again(one_layer, classes, mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "fit", interrupted)
+        patch.setattr(at_hand, "fit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             learner.learn(classes.tasks[1])
     after = weights_of(learner)
     assert all(torch.equal(after[name][: len(value)], value) for name, value in before.items())
-    assert learner.past_rows == [0, 1]
+    assert learner.begin(classes.tasks[1]).past_rows == [0, 1]
     learner.learn(classes.tasks[1])
     assert_same_bits(weights_of(learner), weights_of(whole))

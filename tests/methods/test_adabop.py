@@ -23,6 +23,7 @@ from helpers.toys import class_stream, small
 from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.maths.params import Params
@@ -48,18 +49,18 @@ def projector_by_hand(method: AdaBOP, moment: np.ndarray, lam: float) -> np.ndar
     return found / np.sqrt((found**2).sum()) if method.normalize else found
 
 
-def training_by_hand(learner: Learner, projectors: dict[str, np.ndarray], free: list[int]) -> Params:
+def training_by_hand(hand: AtHand, projectors: dict[str, np.ndarray], free: list[int]) -> Params:
     """Return the weights after an epoch of AdamW whose every step u becomes u P."""
-    model, start = learner.model, P.snapshot(learner.model)
+    model, start = hand.model, P.snapshot(hand.model)
     theta = {name: value.clone() for name, value in start.items()}
     moment, second = P.zeros(theta), P.zeros(theta)
-    size = learner.settings.batch_size
-    batches = learner.train.order(size, torch.Generator().manual_seed(learner.task_seed))
+    size = hand.settings.batch_size
+    batches = hand.train.order(size, torch.Generator().manual_seed(hand.task_seed))
     model.eval()  # there is no dropout anyway
     for t, indices in enumerate(batches, start=1):
-        batch = learner.train.collate(indices)
+        batch = hand.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
-        loss = loss_by_hand(learner, P.predict(model, leaves, batch).logits, batch.labels)
+        loss = loss_by_hand(hand, P.predict(model, leaves, batch).logits, batch.labels)
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         rate = LR * min(1.0, t / len(batches))
         u = {}
@@ -105,16 +106,14 @@ def worked(tiny_bert_dry: str) -> tuple[dict[str, np.ndarray], Params, Params]:
     stream = class_stream()
     one, two, _ = stream.tasks
     twin = dry(tiny_bert_dry, stream)
-    twin.begin(one)
-    past = gradients_by_hand(twin)
+    past = gradients_by_hand(twin.begin(one))
     for name in ("head.linear.weight", "head.linear.bias"):
         past[name] = torch.cat([past[name], torch.zeros_like(past[name])])  # rows of new labels
     learner = dry(tiny_bert_dry, stream)
     learner.learn(one)
     sentences = [learner.model.encode(one.train).collate([i]) for i in range(len(one.train))]
     moments, _ = moments_by_hand(learner.model, sentences)
-    learner.begin(two)
-    return moments, past, gradients_by_hand(learner)
+    return moments, past, gradients_by_hand(learner.begin(two))
 
 
 @pytest.mark.parametrize(
@@ -131,8 +130,8 @@ def test_a_training_by_hand(tiny_bert_dry, classes, worked, values):
         assert np.allclose(learner.method.moments[place].numpy(), moment, rtol=1e-4, atol=1e-6), place
     # The state is in single precision, so compare with the null space of the stored moments.
     moments = {place: value.double().numpy() for place, value in learner.method.moments.items()}
-    learner.begin(two)
-    assert learner.past_rows == [0, 1]
+    hand = learner.begin(two)
+    assert hand.past_rows == [0, 1]
     scale = values.get("scale", "plain")
     related = {p: related_by_hand(matrix(now, p), matrix(past, p), scale) for p in moments}
     low, high = sorted(related.values())[3:5]
@@ -141,18 +140,18 @@ def test_a_training_by_hand(tiny_bert_dry, classes, worked, values):
         place: projector_by_hand(method, moment, 0.005 if related[place] > choice["eps"] else 0.3)
         for place, moment in moments.items()
     }
-    expected = training_by_hand(learner, projectors, free=[2, 3])
+    expected = training_by_hand(hand, projectors, free=[2, 3])
 
-    trial = learner.trial(two, choice)
+    trial = hand.trial(two, choice)
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 1e-3 * LR
-    assert distance(trial.params, training_by_hand(learner, {}, [])) > 0.05 * LR, (
+    assert distance(trial.params, training_by_hand(hand, {}, [])) > 0.05 * LR, (
         "the projection must have an effect"
     )
     if values["selection"] != "fraction":
         for lam in (0.005, 0.3):
             same = {p: projector_by_hand(method, moment, lam) for p, moment in moments.items()}
-            assert distance(expected, training_by_hand(learner, same, [2, 3])) > 0.01 * LR, (
+            assert distance(expected, training_by_hand(hand, same, [2, 3])) > 0.01 * LR, (
                 "both λ must have an effect"
             )
 

@@ -41,8 +41,7 @@ def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
         twin = shaken(adabop_learner(one_layer, classes, settings, fixed=HELD, lr=1e-2))
         for earlier in classes.tasks[:k]:
             twin.learn(earlier)
-        twin.begin(task)
-        expected = gradients_by_hand(twin)
+        expected = gradients_by_hand(twin.begin(task))
         learner.learn(task)
         found = learner.method.gradients
         assert {n: g.shape for n, g in found.items()} == {n: g.shape for n, g in expected.items()}
@@ -55,14 +54,14 @@ def test_the_gradients_are_those_of_the_tasks_start(one_layer, classes):
 @pytest.mark.slow
 def test_a_rerun_finds_the_same_state(one_layer, classes, tmp_path, monkeypatch):
     """From trial files alone: nothing is trained again, but gradients and moments are restored."""
-    import holdfast.learning.learner as module
+    from holdfast.learning import at_hand
 
     settings = small(rates=(1e-2, 3e-3), epochs=1)
     learners, lessons = [], []
     for attempt in range(2):
         learner = make_learner(one_layer, AdaBOP(), classes, settings, workspace=tmp_path)
         if attempt:
-            monkeypatch.setattr(module, "fit", None)
+            monkeypatch.setattr(at_hand, "fit", None)
         lessons.append([learner.learn(task) for task in classes.tasks[:2]])
         learners.append(learner)
     assert_same_bits(*map(weights_of, learners))
@@ -163,9 +162,9 @@ def second_task(
     learner = make_learner(path, METHODS[name](**values), stream, small(), fixed=HELD & set(values) | {"lr"})
     learner.method.lr = 1e-2
     learner.learn(stream.tasks[0])
-    learner.begin(stream.tasks[1])
+    hand = learner.begin(stream.tasks[1])
     start = P.snapshot(learner.model)
-    trial = learner.trial(stream.tasks[1], {"lr": 1e-2})
+    trial = hand.trial(stream.tasks[1], {"lr": 1e-2})
     assert trial.fit["best_epoch"] > 0
     return learner, start, trial
 
@@ -192,7 +191,7 @@ def test_no_row_is_free_where_labels_are_shared(one_layer, domains, monkeypatch)
     free = watch_free(monkeypatch)
     learner, start, trial = second_task(one_layer, domains, **STRICT)
     assert free == [{"head.linear": []}]
-    assert learner.past_rows == [0, 1]
+    assert learner.at_hand.past_rows == [0, 1]
     assert max(on_old_inputs(learner, start, trial.params)) < 1e-6
     assert distance(trial.params, start) > 1e-3
 

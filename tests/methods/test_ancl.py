@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, naive_importance
+from helpers.by_hand import LR, distance, dry_task, naive_importance
 from helpers.distilling import (
     STREAMS,
     Table,
@@ -167,8 +167,8 @@ def test_without_lambda_a_it_is_the_method_below(tiny_bert, classes, name, optio
     for one, more in ((NAMES[name], {}), (name, {"lam_a": 0.0}), (name, {"lam_a": 0.5})):
         learner = make_learner(tiny_bert, METHODS[one](**options), classes, small(epochs=2))
         learner.learn(classes.tasks[0])
-        learner.begin(classes.tasks[1])
-        ends.append(learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": 5.0} | more).params)
+        hand = learner.begin(classes.tasks[1])
+        ends.append(hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": 5.0} | more).params)
     assert_same_bits(ends[0], ends[1])
     assert distance(ends[0], ends[2]) > 1e-4, "λ_a must have an effect"
 
@@ -190,14 +190,14 @@ def test_without_task_loss_and_without_lambda_the_auxiliary_network_is_the_goal(
     """Example B, second half."""
     learner = make_learner(tiny_bert, ANCLMAS(penalty=penalty), classes, small(epochs=2))
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     method = learner.method.choosing({"lr": 1e-2, "lam": 0.0, "lam_a": 1e6})
-    training, pulls = prepared(method, learner, classes.tasks[1])
-    aux = learner.look_ahead(classes.tasks[1], 1e-2).params
+    training, pulls = prepared(method, hand, classes.tasks[1])
+    aux = hand.look_ahead(classes.tasks[1], 1e-2).params
     assert set(pulls) == {"auxiliary"}
     live = P.trainable(learner.model)
     optimizer = training.make_optimizer(live, learner.settings)
-    away = distance(learner.start, aux)
+    away = distance(hand.start, aux)
     assert away > 5e-3
     for t in range(steps):
         optimizer.param_groups[0]["lr"] = 1e-2 * (1 - t / steps)
@@ -211,7 +211,7 @@ def test_without_task_loss_and_without_lambda_the_auxiliary_network_is_the_goal(
         needed = alpha[name] > 1e-4
         reached += int(needed.sum())
         assert torch.allclose(weight[needed], aux[name][needed], atol=2e-2 * away), name
-        assert torch.equal(weight[alpha[name] == 0], learner.start[name][alpha[name] == 0])
+        assert torch.equal(weight[alpha[name] == 0], hand.start[name][alpha[name] == 0])
     assert reached > 0.9 * P.size(aux)
 
 
@@ -252,19 +252,19 @@ def naive_proximal(old: tuple[P.Params, P.Params, float], aux: tuple[P.Params, P
 def test_a_training_of_ancl_mas_by_hand(tiny_bert_dry, stream, penalty, lam, lam_a):
     """Naive look-ahead, its importance, then AdamW with two pulls."""
     task, method = STREAMS[stream]().tasks[1], ANCLMAS(lr=LR, penalty=penalty)
-    learner = dry_learner(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
-    start, alpha = P.snapshot(learner.model), method.state_dict()["alpha"]
-    aux = naive_epoch(learner)
-    alpha_aux = naive_importance(learner, aux)
+    hand = dry_task(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
+    start, alpha = P.snapshot(hand.model), method.state_dict()["alpha"]
+    aux = naive_epoch(hand)
+    alpha_aux = naive_importance(hand, aux)
 
     def trained(lam: float, lam_a: float, weights: P.Params = alpha_aux) -> P.Params:
         pulls = (start, alpha, lam), (aux, weights, lam_a)
         if penalty == "loss":
-            return naive_epoch(learner, naive_penalty(*pulls))
-        return naive_epoch(learner, after=naive_proximal(*pulls))
+            return naive_epoch(hand, naive_penalty(*pulls))
+        return naive_epoch(hand, after=naive_proximal(*pulls))
 
     expected = trained(lam, lam_a)
-    trial = learner.trial(task, {"lr": LR, "lam": lam, "lam_a": lam_a})
+    trial = hand.trial(task, {"lr": LR, "lam": lam, "lam_a": lam_a})
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 2e-3 * LR
     others = {"λ": trained(0.0, lam_a), "λ_a": trained(lam, 0.0), "α_aux": trained(lam, lam_a, alpha)}
@@ -282,14 +282,14 @@ def test_a_training_of_ancl_mas_by_hand(tiny_bert_dry, stream, penalty, lam, lam
 )
 def test_a_training_of_ancl_lwf_by_hand(tiny_bert_dry, stream, outputs, past, new):
     task, method = STREAMS[stream]().tasks[1], ANCLLWF(lr=LR, outputs=outputs)
-    learner = dry_learner(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
-    start, aux, lam, lam_a = P.snapshot(learner.model), naive_epoch(learner), 30.0, 20.0
+    hand = dry_task(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
+    start, aux, lam, lam_a = P.snapshot(hand.model), naive_epoch(hand), 30.0, 20.0
 
     def trained(past: list[int], new: list[int], lam: float, lam_a: float) -> P.Params:
-        return naive_epoch(learner, teaching(learner, start, past, lam), teaching(learner, aux, new, lam_a))
+        return naive_epoch(hand, teaching(hand, start, past, lam), teaching(hand, aux, new, lam_a))
 
     expected = trained(past, new, lam, lam_a)
-    trial = learner.trial(task, {"lr": LR, "lam": lam, "lam_a": lam_a})
+    trial = hand.trial(task, {"lr": LR, "lam": lam, "lam_a": lam_a})
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 5e-3 * LR
     others = {"λ": (past, new, 0.0, lam_a), "λ_a": (past, new, lam, 0.0)}

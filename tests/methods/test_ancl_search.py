@@ -48,19 +48,19 @@ def test_who_teaches_which_outputs(one_layer, stream, number, outputs, past, new
     method = ANCLLWF(lam=1.0, lam_a=0.5, outputs=outputs)
     learner = make_learner(one_layer, method, STREAMS[stream](), small(epochs=1))
     for seen in range(number):
-        learner.begin(tasks[seen])
+        hand = learner.begin(tasks[seen])
         learner.tasks_seen += 1
-    learner.begin(tasks[number])
-    teachers = teachers_of(method, learner, tasks[number])
+    hand = learner.begin(tasks[number])
+    teachers = teachers_of(method, hand, tasks[number])
     found = {name: (teacher.rows, teacher.lam) for name, teacher in teachers.items()}
     assert found == {"distillation": (past, 1.0), "auxiliary": (new, 0.5)}
 
 
 def test_in_a_preallocated_head_both_teach_rows_of_their_labels(one_layer, classes):
     method = ANCLLWF(lam=1.0, lam_a=0.5)
-    learner = second_task(one_layer, method, classes, small(head="preallocated", epochs=1))
-    teachers = teachers_of(method, learner, classes.tasks[1])
-    labels = learner.model.head.labels
+    hand = second_task(one_layer, method, classes, small(head="preallocated", epochs=1))
+    teachers = teachers_of(method, hand, classes.tasks[1])
+    labels = hand.model.head.labels
     for name, task in (("distillation", classes.tasks[0]), ("auxiliary", classes.tasks[1])):
         assert sorted(labels[i] for i in teachers[name].rows) == sorted(task.labels)
 
@@ -70,8 +70,8 @@ def test_the_first_task_has_no_auxiliary_network(one_layer, classes, name):
     ends = []
     for one, choice in (("seq", {}), (name, {"lam": 5.0, "lam_a": 5.0})):
         learner = make_learner(one_layer, METHODS[one](), classes)
-        learner.begin(classes.tasks[0])
-        trial = learner.trial(classes.tasks[0], {"lr": 1e-2} | choice)
+        hand = learner.begin(classes.tasks[0])
+        trial = hand.trial(classes.tasks[0], {"lr": 1e-2} | choice)
         ends.append(trial.params)
     assert trial.borrowed == {}
     assert_same_bits(*ends)
@@ -177,7 +177,7 @@ def test_nothing_of_it_survives_the_task(one_layer, classes, name):
     for group, params in tensors.items():
         for key, value in params.items():
             assert not torch.equal(value, aux[key]), (group, key)
-    assert ancl._trials == ancl._once == ancl._ledger.borrowed == {}
+    assert ancl.at_hand is None
 
 
 # ---- the search for λ_a -------------------------------------------------------------------------------
@@ -309,10 +309,10 @@ def test_where_nobody_pulls_weights_train_freely(one_layer, classes, penalty, mo
     learner.learn(classes.tasks[0])
     for value in learner.method.alpha.values():
         value.zero_()
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     monkeypatch.setattr(quadratic, "measured_ahead", lambda own, *rest: P.zeros(own.start))
     free, pulled = (
-        learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam, "lam_a": lam}).params for lam in (0.0, 1e6)
+        hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam, "lam_a": lam}).params for lam in (0.0, 1e6)
     )
-    assert distance(learner.start, free) > 1e-3
+    assert distance(hand.start, free) > 1e-3
     assert distance(free, pulled) < 1e-6

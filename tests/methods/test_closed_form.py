@@ -13,12 +13,12 @@ from helpers.plans import drive
 from helpers.toys import class_stream, domain_stream, lopsided, small
 from helpers.weights import assert_same_bits
 
-import holdfast.learning.learner as learning
 from holdfast import importance
 from holdfast.errors import HoldfastError
 from holdfast.fields import parse
 from holdfast.heads import SLDAHead, Taught
 from holdfast.heads.drift import ridge_map
+from holdfast.learning import at_hand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
@@ -109,13 +109,13 @@ def test_the_past_is_carried_along_and_the_task_added(one_layer):
 
 def test_the_throw_away_head_knows_the_task_only_and_weighs_its_classes(one_layer, monkeypatch):
     seen: list[Any] = []
-    original = learning.fit
+    original = at_hand.fit
 
     def watched(model, training, train, *args, **kwargs):
         seen.append((list(model.head.labels), model.head.trained, train.objective))
         return original(model, training, train, *args, **kwargs)
 
-    monkeypatch.setattr(learning, "fit", watched)
+    monkeypatch.setattr(at_hand, "fit", watched)
     stream = lopsided(class_stream())
     learner = make_learner(one_layer, METHODS["mas+slda"](lam=1.0), stream, small(), fixed={"lam"})
     for task in stream.tasks[:2]:
@@ -143,9 +143,9 @@ def test_a_half_precision_trunk_moves_too(one_layer):
 def test_an_infinite_strength_trains_nothing(one_layer, trainings):
     stream = domain_stream()
     learner = make_learner(one_layer, METHODS["la+slda"](), stream, small())
-    learner.begin(stream.tasks[0])
+    hand = learner.begin(stream.tasks[0])
     weights = P.snapshot(learner.model)
-    trial = learner.trial(stream.tasks[0], {"lr": 0.01, "lam": math.inf})
+    trial = hand.trial(stream.tasks[0], {"lr": 0.01, "lam": math.inf})
     assert trainings == []
     assert trial.fit["epochs"] == 0
     assert_same_bits(trial.params, weights)
@@ -155,11 +155,11 @@ def test_a_strong_proximal_pull_is_a_still_trunk(one_layer):
     """Nothing moves at the start of the search, so λ = ∞ can represent it."""
     run = moved(one_layer)
     learner, task = run.learner, run.stream.tasks[2]
-    learner.begin(task)
-    gold = learner.trial(task, {"lr": 1e-2, "lam": 0.0})
-    still = learner.trial(task, STILL)
+    hand = learner.begin(task)
+    gold = hand.trial(task, {"lr": 1e-2, "lam": 0.0})
+    still = hand.trial(task, STILL)
     strongest = lam_points(learner.method.alpha, gold)[FAR]
-    held = learner.trial(task, {"lr": 1e-2, "lam": strongest})
+    held = hand.trial(task, {"lr": 1e-2, "lam": strongest})
     assert gold.fit["drift"] > 0.05
     assert held.fit["drift"] < 0.02 * gold.fit["drift"]
     assert held.score == pytest.approx(still.score, abs=0.1)
@@ -172,9 +172,9 @@ def test_importance_is_of_the_features(one_layer):
     """The mean over samples of |∂‖z‖²/∂θ|, sample by sample."""
     stream = domain_stream()
     learner = make_learner(one_layer, METHODS["mas+slda"](), stream, small())
-    learner.begin(stream.tasks[0])
+    hand = learner.begin(stream.tasks[0])
     learner.model.adapted = True
-    data, model = learner.train, learner.model
+    data, model = hand.train, learner.model
     found = importance.mas(model, data, batch_size=8)
     weights = P.trainable(model)
     slow = P.zeros(P.snapshot(model))

@@ -22,8 +22,8 @@ from helpers.published_passes import ROWS, SILENT, Facts, Ways
 from helpers.toys import KEYWORDS, TOPICS, small, toy_task
 
 import holdfast.learning.fit as fitting
-import holdfast.learning.learner as learning
 from holdfast.data.tasks import Stream
+from holdfast.learning import at_hand
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.passes import Passes, added
 from holdfast.maths.params import trainable
@@ -122,7 +122,7 @@ def learnt(path: str, name: str) -> Run:
     settings = small(batch_size=BATCH, epochs=1, rates=(1e-3,), sgd_rates=(1e-3,))
     learner = make_learner(path, method, tasks, settings, fixed={"lr", *row.values})
     with (
-        mock.patch.object(learning, "fit", meter.lengthened(learning.fit)),
+        mock.patch.object(at_hand, "fit", meter.lengthened(at_hand.fit)),
         mock.patch.object(fitting, "_validate", meter.unwatched(fitting._validate)),
         mock.patch.object(Network, "logits", meter.unwatched(Network.logits)),
         mock.patch.object(Network, "embed", meter.embedding(Network.embed)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner
+from helpers.by_hand import LR, distance, dry_task
 from helpers.learners import make_learner
 from helpers.toys import small
 from helpers.walks import (
@@ -23,7 +23,7 @@ from helpers.walks import (
 from helpers.watching import watch_measures
 
 from holdfast.importance import estimators
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.slow  # half a minute in total
 POOLINGS = ["mean", "sum", "max", "ema", "half"]
 
 
-def made_up(learner: Learner, seed: int) -> P.Params:
+def made_up(hand: AtHand, seed: int) -> P.Params:
     generator = torch.Generator().manual_seed(seed)
     return {
         name: torch.rand(value.shape, generator=generator, dtype=value.dtype)
-        for name, value in P.snapshot(learner.model).items()
+        for name, value in P.snapshot(hand.model).items()
     }
 
 
@@ -60,33 +60,33 @@ def made_up(learner: Learner, seed: int) -> P.Params:
 def test_a_second_task_by_hand(tiny_bert_dry, name, options):
     """Compare every step, the trace, the importance and its pooling with the past."""
     stream, lam = few(), 20.0
-    learner = dry_learner(
+    hand = dry_task(
         tiny_bert_dry, METHODS[name](lr=LR, lam=lam, **options), stream, batch_size=2, min_delta=0.0
     )
-    learner.fixed = frozenset({"lr", "lam"})
-    method = learner.method
+    hand.learner.fixed = frozenset({"lr", "lam"})
+    method = hand.method
     past = {key: value.clone() for key, value in method.alpha.items()}
-    walk = naive_walk(learner, past, lam)
+    walk = naive_walk(hand, past, lam)
     assert len(walk.steps) == 5, "one interval of two steps stays open"
     if name == "ewc":
-        new = naive_fisher(learner, walk.end, options["labels"])
+        new = naive_fisher(hand, walk.end, options["labels"])
         expected = {key: (past[key] + value) / 2 for key, value in new.items()}
     elif name == "si":
         new = naive_si(walk, method.damping)
         expected = {key: past[key] + value for key, value in new.items()}
     else:
         method.fisher, method.score = (
-            {key: scale * value for key, value in made_up(learner, seed).items()}
+            {key: scale * value for key, value in made_up(hand, seed).items()}
             for seed, scale in ((1, 0.01), (2, 0.1))
         )
         fisher, score = naive_walked(walk, method.interval, method.fisher, method.damping)
         score = {key: (method.score[key] + value) / 2 for key, value in score.items()}
         expected = naive_sum(fisher, score)
-    lesson = learner.learn(stream.tasks[1])
+    lesson = hand.learner.learn(stream.tasks[1])
     trial = lesson.decision.trial
     assert trial.choice == {"lr": LR, "lam": lam}
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
-    assert distance(P.snapshot(learner.model), walk.end) < 2e-3 * LR
+    assert distance(P.snapshot(hand.model), walk.end) < 2e-3 * LR
     assert_close(method.alpha, expected)
     assert method.tasks_pooled == 2
     if name == "rwalk":
@@ -95,9 +95,9 @@ def test_a_second_task_by_hand(tiny_bert_dry, name, options):
     else:  # the made-up past outweighs the new part: compare that alone
         share = 2 if name == "ewc" else 1
         assert_close({key: share * value - past[key] for key, value in method.alpha.items()}, new)
-    learner.begin(stream.tasks[1])
-    P.restore(learner.model, walk.start)
-    free = naive_walk(learner, past, 0.0)
+    hand = hand.learner.begin(stream.tasks[1])
+    P.restore(hand.model, walk.start)
+    free = naive_walk(hand, past, 0.0)
     assert distance(free.end, walk.end) > 0.05 * LR, "the penalty must have an effect"
 
 
@@ -110,10 +110,10 @@ def test_a_first_task_by_hand(tiny_bert_dry, name):
     )
     learner.model.double()
     learner.model.dropout.p = 0.0
-    learner.begin(stream.tasks[0])
-    walk = naive_walk(learner, P.zeros(learner.start), 0.0)
+    hand = learner.begin(stream.tasks[0])
+    walk = naive_walk(hand, P.zeros(hand.start), 0.0)
     expected = {
-        "ewc": lambda: naive_fisher(learner, walk.end, "true"),
+        "ewc": lambda: naive_fisher(hand, walk.end, "true"),
         "si": lambda: naive_si(walk),
         "rwalk": lambda: naive_sum(*naive_walked(walk, 10)),
     }[name]()
@@ -217,10 +217,10 @@ def test_the_score_of_a_task_begins_at_zero_and_is_averaged(one_layer):
     learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
     learner.learn(stream.tasks[0])
     first = method.state_dict()["score"]
-    learner.begin(stream.tasks[1])
-    begun = method.prepare(learner, stream.tasks[1]).carried["trace"]
+    hand = learner.begin(stream.tasks[1])
+    begun = method.prepare(hand, stream.tasks[1]).carried["trace"]
     assert set(begun) == {f"fisher/{name}" for name in method.fisher}
-    trial = learner.trial(stream.tasks[1], {"lr": 3e-3, "lam": 1.0})
+    trial = hand.trial(stream.tasks[1], {"lr": 3e-3, "lam": 1.0})
     assert trial.fit["best_epoch"] == 1
     trace = trial.read()["trace"]
     learner.learn(stream.tasks[1])

@@ -55,28 +55,28 @@ def test_the_trace_goes_back_to_the_best_epoch(one_layer, name, best, monkeypatc
     stream = few()
     learner = make_learner(one_layer, METHODS[name](), stream, small(epochs=4, batch_size=4, patience=4))
     learner.learn(stream.tasks[0])
-    learner.begin(stream.tasks[1])
+    hand = learner.begin(stream.tasks[1])
     made = watch_trainings(monkeypatch)
 
     def trained(losses: list[float]) -> Any:
         learner.settings = small(epochs=len(losses) - 1, batch_size=4, patience=4)
         made_up = iter(losses)
         monkeypatch.setattr("holdfast.learning.fit._validate", lambda *args: (next(made_up), 0.0))
-        return learner.trial(stream.tasks[1], {"lr": 1e-2, "lam": 5.0})
+        return hand.trial(stream.tasks[1], {"lr": 1e-2, "lam": 5.0})
 
     long = trained([1.0, 1.1, 1.2, 1.3, 1.4] if best == 0 else [1.0, 0.9, 0.5, 0.7, 0.6])
     assert (long.fit["best_epoch"], long.fit["epochs"]) == (best, 4)
     [training] = [one.training for one in made]
     last, found, weights = training.carried["trace"], long.read()["trace"], long.params
-    assert any(f"path/{key}" in last or f"score/{key}" in last for key in learner.start)
+    assert any(f"path/{key}" in last or f"score/{key}" in last for key in hand.start)
     assert last.keys() != found.keys() or any(not torch.equal(last[key], found[key]) for key in found)
     if best == 0:
-        assert_same_bits(weights, learner.start)
+        assert_same_bits(weights, hand.start)
         fisher = {f"fisher/{key}": value for key, value in getattr(learner.method, "fisher", {}).items()}
         assert_same_bits(found, fisher)
     else:
         learner.start_over()
-        learner.begin(stream.tasks[1])
+        hand = learner.begin(stream.tasks[1])
         short = trained([1.0, 0.9, 0.5])
         assert (short.fit["best_epoch"], short.fit["epochs"]) == (2, 2)
         assert_same_bits(short.params, weights)
@@ -94,7 +94,7 @@ def test_both_forms_of_the_penalty_hold_back(one_layer, name):
         learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam"})
         learner.learn(stream.tasks[0])
         method.lam = 1e3 / max(float(value.max()) for value in method.alpha.values())
-        alpha, lam = method.state_dict()["alpha"], method.lam
+        alpha, lam, start = method.state_dict()["alpha"], method.lam, P.snapshot(learner.model)
         lesson = learner.learn(stream.tasks[1])
         assert [trial.choice["lam"] for trial in lesson.trials] == [0.0, lam]
         assert all(trial.fit["best_epoch"] for trial in lesson.trials)
@@ -102,7 +102,7 @@ def test_both_forms_of_the_penalty_hold_back(one_layer, name):
         assert all(torch.isfinite(value).all() for value in weights_of(learner).values())
         assert all(torch.isfinite(value).all() for value in method.alpha.values())
         free, held = (
-            sum(float((a * (trial.params[key] - learner.start[key]) ** 2).sum()) for key, a in alpha.items())
+            sum(float((a * (trial.params[key] - start[key]) ** 2).sum()) for key, a in alpha.items())
             for trial in lesson.trials
         )
         moved[penalty] = held / free
@@ -116,9 +116,9 @@ def test_both_forms_of_the_penalty_hold_back(one_layer, name):
 def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, name, penalty):
     learner = make_learner(one_layer, METHODS[name](penalty=penalty), classes, small(epochs=2))
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     start, alpha = P.snapshot(learner.model), learner.method.state_dict()["alpha"]
-    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf})
+    trial = hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf})
     assert trial.fit["best_epoch"] > 0
     held = {key: value > 0 for key, value in alpha.items()}
     assert sum(int(one.sum()) for one in held.values()) > 1000

@@ -129,8 +129,8 @@ def test_a_batch_of_one_sentence(one_layer, name):
     size = len(method.curriculum(stream).tasks[0].train) - 1
     learner, lessons = taught(one_layer, method, stream, fixed=strengths(name), batch_size=size, epochs=2)
     assert_sound(learner, lessons)
-    learner.begin(method.curriculum(stream).tasks[-1])
-    assert sorted(map(len, learner.train.order(size, torch.Generator()))) == [1, size]
+    hand = learner.begin(method.curriculum(stream).tasks[-1])
+    assert sorted(map(len, hand.train.order(size, torch.Generator()))) == [1, size]
 
 
 def half(model: Network) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance, naive_training
+from helpers.by_hand import LR, distance, dry_task, naive_alpha, naive_importance, naive_training
 from helpers.learners import STREAM, make_learner, scoring, taught
 from helpers.toys import small
 from helpers.watching import prepared, watch_measures, watch_trainings
@@ -36,19 +36,19 @@ from holdfast.methods.la import LA
 )
 def test_a_main_phase_by_hand(tiny_bert_dry, domains, options):
     """Naive look-ahead, its importance, alpha', then AdamW with the modulated penalty."""
-    learner = dry_learner(tiny_bert_dry, LA(lr=LR, **options), domains)
-    past = learner.method.state_dict()["alpha"]
-    ahead = naive_importance(learner, naive_training(learner, P.zeros(past), 0.0))
+    hand = dry_task(tiny_bert_dry, LA(lr=LR, **options), domains)
+    past = hand.method.state_dict()["alpha"]
+    ahead = naive_importance(hand, naive_training(hand, P.zeros(past), 0.0))
     lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
     alpha = naive_alpha(past, ahead, lam, lam_max, down, up, **options)
-    expected = naive_training(learner, alpha, lam)
+    expected = naive_training(hand, alpha, lam)
     choice = {"lr": LR, "lam": lam, "lam_max": lam_max, "down": down, "up": up}
-    trial = learner.trial(domains.tasks[1], choice)
+    trial = hand.trial(domains.tasks[1], choice)
     assert trial.fit["best_epoch"] == 1
     assert distance(trial.params, expected) < 3e-3 * LR
-    plain = naive_training(learner, past, lam)
+    plain = naive_training(hand, past, lam)
     assert distance(plain, expected) > 0.1 * LR, "the modulation must have an effect"
-    for name, value in learner.method.alpha.items():
+    for name, value in hand.method.alpha.items():
         assert torch.equal(value, past[name]), "alpha' is never written into alpha"
 
 
@@ -124,8 +124,8 @@ def test_without_down_it_is_mas(one_layer, classes):
     for name in ("mas", "la"):
         learner = make_learner(one_layer, METHODS[name](), classes)
         learner.learn(classes.tasks[0])
-        learner.begin(classes.tasks[1])
-        found.append(learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": 50.0}).params)
+        hand = learner.begin(classes.tasks[1])
+        found.append(hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": 50.0}).params)
     assert_same_bits(*found)
 
 
@@ -210,8 +210,8 @@ def test_without_a_match_the_plain_lambda_is_the_result(one_layer, classes):
     """No trial that is worse than the plain lambda's is kept."""
     learner = make_learner(one_layer, LA(thr=0.01), classes)
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
-    decision = scoring(learner, modulated=0.494, plain=0.857)._drive(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
+    decision = scoring(hand, modulated=0.494, plain=0.857).search()
     assert decision.notes["matched"] is False
     assert decision.notes["plain"] == decision.trial.score == 0.857
     assert decision.trial.choice["down"] is None
@@ -289,8 +289,8 @@ def test_paper_path_respects_the_budget(one_layer, classes):
 def test_infinite_lambda_needs_no_look_ahead(one_layer, classes):
     learner = make_learner(one_layer, LA(), classes)
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
-    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf, "down": 0.5, "up": 1.0})
+    hand = learner.begin(classes.tasks[1])
+    trial = hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf, "down": 0.5, "up": 1.0})
     assert trial.borrowed == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, naive_alpha, naive_importance
+from helpers.by_hand import LR, distance, dry_task, naive_alpha, naive_importance
 from helpers.learners import make_learner
 from helpers.toys import small
 from helpers.walks import (
@@ -24,7 +24,7 @@ from helpers.weights import assert_same_bits, weights_of
 
 from holdfast.data.tasks import Stream
 from holdfast.importance.estimators import ESTIMATORS, EndedTraining
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import equations
 from holdfast.maths import params as P
 from holdfast.methods import METHODS, quadratic
@@ -35,10 +35,10 @@ pytestmark = pytest.mark.slow  # half a minute in total
 # ---- LA with any estimator ----------------------------------------------------------------------------
 
 
-def naive_of(learner: Learner, importance: str, walk: Walk) -> P.Params:
+def naive_of(hand: AtHand, importance: str, walk: Walk) -> P.Params:
     return {
-        "mas": lambda: naive_importance(learner, walk.end),
-        "fisher": lambda: naive_fisher(learner, walk.end, "true"),
+        "mas": lambda: naive_importance(hand, walk.end),
+        "fisher": lambda: naive_fisher(hand, walk.end, "true"),
         "si": lambda: naive_si(walk),
         "rwalk": lambda: naive_sum(*naive_walked(walk, 10)),
     }[importance]()
@@ -50,33 +50,33 @@ def test_la_by_hand(tiny_bert_dry, importance, monkeypatch):
     stream = few()
     lam, lam_max, down, up = 40.0, 900.0, 0.2, 0.5
     method = METHODS["la"](lr=LR, importance=importance, lam=lam, lam_max=lam_max, down=down, up=up, tau=0.3)
-    learner = dry_learner(tiny_bert_dry, method, stream, batch_size=4, min_delta=0.0)
-    learner.fixed = frozenset({"lr", "lam", "down", "up"})
+    hand = dry_task(tiny_bert_dry, method, stream, batch_size=4, min_delta=0.0)
+    hand.learner.fixed = frozenset({"lr", "lam", "down", "up"})
     task = stream.tasks[1]
     past = {name: value.clone() for name, value in method.alpha.items()}
-    there = naive_walk(learner, past, 0.0)
-    ahead = naive_of(learner, importance, there)
+    there = naive_walk(hand, past, 0.0)
+    ahead = naive_of(hand, importance, there)
     scale = {name: float(value.max()) for name, value in ahead.items()}
     # Made-up importances of the same size, so that shares are neither all 0 nor all 1.
     past = {name: value * scale[name] for name, value in past.items()}
     lam = method.lam = 10.0 / max(scale.values())
     method.lam_max = 20 * lam
     method.alpha = {name: value.clone() for name, value in past.items()}
-    learner.begin(task)
-    found = quadratic.measured_ahead(learner, task, method.estimator(), method.lr)
+    hand = hand.learner.begin(task)
+    found = quadratic.measured_ahead(hand, task, method.estimator(), method.lr)
     assert_close(found, ahead)
     alpha = naive_alpha(past, ahead, lam, 20 * lam, down, up, tau=0.3)
-    main = naive_walk(learner, alpha, lam)
+    main = naive_walk(hand, alpha, lam)
     trainings = watch_trainings(monkeypatch)
-    lesson = learner.learn(task)
+    lesson = hand.learner.learn(task)
     trial = lesson.decision.trial
     assert trial.choice == {"lr": LR, "lam": lam, "lam_max": 20 * lam, "down": down, "up": up}
     assert trial.fit["best_epoch"] == 1
     assert_close(trainings[-1].pulls["penalty"].weights, alpha)
-    assert distance(P.snapshot(learner.model), main.end) < 5e-3 * LR
+    assert distance(P.snapshot(hand.model), main.end) < 5e-3 * LR
     assert distance(main.end, there.end) > 0.02 * LR, "the penalty must have an effect"
-    learner.begin(task)
-    own = naive_of(learner, importance, main)
+    hand = hand.learner.begin(task)
+    own = naive_of(hand, importance, main)
     assert_close(method.alpha, {name: (past[name] + own[name]) / 2 for name in own})
     if importance in ("si", "rwalk"):
         with pytest.raises(AssertionError):
@@ -104,17 +104,15 @@ def test_la_modulates_any_importance(one_layer, importance, pooling, monkeypatch
     assert len(measured) == 3, "one look-ahead, two finished tasks"
 
     task = stream.tasks[2]
-    learner.begin(task)
-    trial = learner.trial(task, {"lr": method.lr, "lam": 0.0})
+    hand = learner.begin(task)
+    trial = hand.trial(task, {"lr": method.lr, "lam": 0.0})
     assert trial.fit["best_epoch"] == 1
     with P.using(learner.model, trial.params):
-        over = EndedTraining(
-            learner.model, learner.train, learner.start, trial.read()["trace"], 4, learner.task_seed
-        )
+        over = EndedTraining(learner.model, hand.train, hand.start, trial.read()["trace"], 4, hand.task_seed)
         ahead = ESTIMATORS[importance]().finish(over)
     kinds = []
     for strategy in ("balance", "cf", "kt"):
-        _, pulls = prepared(method.choosing({"strategy": strategy}), learner, task)
+        _, pulls = prepared(method.choosing({"strategy": strategy}), hand, task)
         weights = pulls["penalty"].weights
         kinds.append(weights)
         for name, past in method.alpha.items():
@@ -140,15 +138,15 @@ def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, i
         method = METHODS["la"](**values)
         learner = make_learner(one_layer, method, stream, small(**SHORT), fixed={"lam", "down", "up"})
         learner.learn(stream.tasks[0])
-        learner.begin(stream.tasks[1])
+        hand = learner.begin(stream.tasks[1])
         if rubbish:
             method.trace = {f"path/{name}": value + 1e6 for name, value in P.snapshot(learner.model).items()}
-            learner.start_here()
+            hand.start_here()
         choice = {"lr": 3e-3, "lam": 2.0, "lam_max": 50.0, "down": 0.3, "up": 0.5}
-        trial = learner.trial(stream.tasks[1], choice)
+        trial = hand.trial(stream.tasks[1], choice)
         assert trial.fit["best_epoch"] == 1
         found.append((trial.params, trial.read()["trace"]))
-        ahead = learner.trial(stream.tasks[1], {"lr": 3e-3, "lam": 0.0})
+        ahead = hand.trial(stream.tasks[1], {"lr": 3e-3, "lam": 0.0})
         traces = trial.read()["trace"], ahead.read()["trace"]
         assert any(not torch.equal(value, traces[1][key]) for key, value in traces[0].items())
     for clean, dirty in zip(*found, strict=True):
@@ -159,11 +157,11 @@ def test_the_look_ahead_and_the_main_phase_have_traces_of_their_own(one_layer, i
 
 
 def measured_at(
-    learner: Learner, importance: str, start: P.Params, params: P.Params, trace: P.Params
+    hand: AtHand, importance: str, start: P.Params, params: P.Params, trace: P.Params
 ) -> P.Params:
-    with P.using(learner.model, params):
-        size = learner.settings.batch_size
-        over = EndedTraining(learner.model, learner.train, start, trace, size, learner.task_seed)
+    with P.using(hand.model, params):
+        size = hand.settings.batch_size
+        over = EndedTraining(hand.model, hand.train, start, trace, size, hand.task_seed)
         return ESTIMATORS[importance]().finish(over)
 
 
@@ -175,14 +173,14 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
     learner.learn(classes.tasks[0])
     old = P.snapshot(learner.model)
     past = method.state_dict()["alpha"]
-    learner.begin(classes.tasks[1])
-    start = learner.start
+    hand = learner.begin(classes.tasks[1])
+    start = hand.start
     lesson = learner.learn(classes.tasks[1])
     trial = lesson.decision.trial
     assert trial.fit["best_epoch"] > 0
     there = trial.params
-    learner.begin(classes.tasks[1])
-    ahead = measured_at(learner, importance, start, there, trial.read()["trace"])
+    hand = learner.begin(classes.tasks[1])
+    ahead = measured_at(hand, importance, start, there, trial.read()["trace"])
     merged = P.snapshot(learner.model)
     shares = []
     for name, new in there.items():
@@ -203,7 +201,7 @@ def test_the_merge_by_hand(one_layer, classes, importance, merge):
             assert len(new) == 4
             assert torch.equal(merged[name][2:], new[2:]), "rows of new labels come from the look-ahead"
     assert 0.05 * merge < sum(shares) / len(shares) < 0.95 * merge, "both sides must have an effect"
-    own = measured_at(learner, importance, start, merged, trial.read()["trace"])
+    own = measured_at(hand, importance, start, merged, trial.read()["trace"])
     for name, value in method.alpha.items():
         padded = torch.zeros_like(value)
         padded[: len(past[name])] = past[name]

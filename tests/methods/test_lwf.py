@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, second_task
+from helpers.by_hand import LR, distance, dry_task, second_task
 from helpers.distilling import (
     STREAMS,
     Table,
@@ -23,7 +23,7 @@ from helpers.toys import small
 from helpers.watching import teachers_of, watch_trainings
 from helpers.weights import assert_same_bits
 
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.maths.losses import IGNORED, distillation
 from holdfast.methods.lwf import LwF, Teacher
@@ -124,24 +124,24 @@ def test_example_a_in_the_whole_loss(lam):
     assert model.z.grad[0].tolist() == pytest.approx(expected, abs=1e-7), "the teacher is a constant"
 
 
-def jolted(learner: Learner) -> None:
+def jolted(hand: AtHand) -> None:
     """Change the model, so that student and teacher differ."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
-        for weight in P.trainable(learner.model).values():
+        for weight in P.trainable(hand.model).values():
             weight += 0.2 * torch.randn(weight.shape, generator=generator)
 
 
 def test_the_prior_of_the_balanced_softmax_is_not_distilled(tiny_bert_dry, classes):
-    learner = second_task(tiny_bert_dry, LwF(lam=3.0, outputs="all"), classes)
-    training = learner.method.prepare(learner, classes.tasks[1])
-    batch = learner.train.collate(range(8))
-    learner.model.eval()
+    hand = second_task(tiny_bert_dry, LwF(lam=3.0, outputs="all"), classes)
+    training = hand.method.prepare(hand, classes.tasks[1])
+    batch = hand.train.collate(range(8))
+    hand.model.eval()
     with torch.no_grad():
-        old = learner.model(batch).logits
-        jolted(learner)
-        new = learner.model(batch).logits
-    term = training.losses(learner.model, batch)["distillation"].item()
+        old = hand.model(batch).logits
+        jolted(hand)
+        new = hand.model(batch).logits
+    term = training.losses(hand.model, batch)["distillation"].item()
     assert term == pytest.approx(3 * naive_kd(new, old).item(), rel=1e-5)
     prior = torch.tensor([1.0, 1.0, 12.0, 12.0]).log()
     assert torch.equal(batch.objective.log_prior, prior), "there is a prior"
@@ -168,38 +168,38 @@ def test_the_prior_of_the_balanced_softmax_is_not_distilled(tiny_bert_dry, class
 def test_a_training_by_hand(tiny_bert_dry, stream, outputs, temperature, rows, monkeypatch):
     tasks, lam = STREAMS[stream]().tasks, 30.0
     method = LwF(lr=LR, outputs=outputs, temperature=temperature)
-    learner = dry_learner(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
-    start = P.snapshot(learner.model)
-    expected = naive_epoch(learner, teaching(learner, start, rows, lam, temperature))
+    hand = dry_task(tiny_bert_dry, method, STREAMS[stream](), batch_size=4)
+    start = P.snapshot(hand.model)
+    expected = naive_epoch(hand, teaching(hand, start, rows, lam, temperature))
     made = watch_trainings(monkeypatch)
-    trial = learner.trial(tasks[1], {"lr": LR, "lam": lam})
+    trial = hand.trial(tasks[1], {"lr": LR, "lam": lam})
     [trained] = made
     assert trained.teachers["distillation"].rows == rows
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 5e-3 * LR
-    assert distance(naive_epoch(learner), expected) > 0.1 * LR, "the teacher must have an effect"
-    others = {"T": teaching(learner, start, rows, lam, temperature + 1)}
+    assert distance(naive_epoch(hand), expected) > 0.1 * LR, "the teacher must have an effect"
+    others = {"T": teaching(hand, start, rows, lam, temperature + 1)}
     if stream == "classes":
         wrong = {"past": [0, 1, 2, 3], "all": [0, 1]}[outputs]
-        others["rows"] = teaching(learner, start, wrong, lam, temperature)
+        others["rows"] = teaching(hand, start, wrong, lam, temperature)
     for what, other in others.items():
-        assert distance(naive_epoch(learner, other), expected) > 0.05 * LR, f"{what} must have an effect"
+        assert distance(naive_epoch(hand, other), expected) > 0.05 * LR, f"{what} must have an effect"
 
 
 def test_on_shared_labels_past_outputs_are_all_outputs(tiny_bert, domains):
     ends = []
     for outputs in ("past", "all"):
-        learner = second_task(tiny_bert, LwF(outputs=outputs), domains)
-        ends.append(learner.trial(domains.tasks[1], {"lr": 1e-2, "lam": 5.0}).params)
+        hand = second_task(tiny_bert, LwF(outputs=outputs), domains)
+        ends.append(hand.trial(domains.tasks[1], {"lr": 1e-2, "lam": 5.0}).params)
     assert_same_bits(*ends)
 
 
 @pytest.mark.parametrize("outputs", ["past", "all"])
 def test_the_rows_of_a_preallocated_head_are_found_by_label(tiny_bert, classes, outputs):
     method = LwF(lam=1.0, outputs=outputs)
-    learner = second_task(tiny_bert, method, classes, small(head="preallocated"))
-    labels = learner.model.head.labels
+    hand = second_task(tiny_bert, method, classes, small(head="preallocated"))
+    labels = hand.model.head.labels
     assert len(labels) == 6
-    rows = teachers_of(method, learner, classes.tasks[1])["distillation"].rows
+    rows = teachers_of(method, hand, classes.tasks[1])["distillation"].rows
     expected = classes.tasks[0].labels if outputs == "past" else classes.labels
     assert sorted(labels[i] for i in rows) == sorted(expected)

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Task
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.fit import FitResult
-from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Method, Training
@@ -37,22 +37,22 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
     one_layer, classes, monkeypatch
 ):
     method = LwF(temperature=2.0, outputs="all")
-    learner = second_task(one_layer, method, classes, small(epochs=3, patience=9))
+    hand = second_task(one_layer, method, classes, small(epochs=3, patience=9))
     task = classes.tasks[1]
-    started = dict(zip(task.train.texts, learner.model.logits(task.train.texts), strict=True))
-    tokens = dict(zip(map(tuple, learner.model.tokenize(task.train.texts)), task.train.texts, strict=True))
+    started = dict(zip(task.train.texts, hand.model.logits(task.train.texts), strict=True))
+    tokens = dict(zip(map(tuple, hand.model.tokenize(task.train.texts)), task.train.texts, strict=True))
     answers: dict[tuple[int, ...], list[Tensor]] = {}
     students: list[tuple[tuple[int, ...], Tensor]] = []
-    answer, fit = Teacher.answers, Learner._fit
+    answer, fit = Teacher.answers, AtHand._fit
 
-    def watched_answers(teacher: Teacher, own: Learner, batch: Batch) -> Tensor:
+    def watched_answers(teacher: Teacher, own: AtHand, batch: Batch) -> Tensor:
         found = answer(teacher, own, batch)
         for i in range(len(batch)):
             answers.setdefault(sentence(batch, i), []).append(found[i])
-        assert learner.model.training, "the model must be in training mode again"
+        assert hand.model.training, "the model must be in training mode again"
         return found
 
-    def watched_fit(own: Learner, task: Task, method: Method, training: Training) -> FitResult:
+    def watched_fit(own: AtHand, task: Task, method: Method, training: Training) -> FitResult:
         def student(model: nn.Module, batch: Batch) -> Output:
             assert model.training
             output = training.forward(model, batch)
@@ -62,8 +62,8 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
         return fit(own, task, method, replace(training, forward=student))
 
     monkeypatch.setattr(Teacher, "answers", watched_answers)
-    monkeypatch.setattr(Learner, "_fit", watched_fit)
-    trial = learner.trial(task, {"lr": 1e-2, "lam": 5.0})
+    monkeypatch.setattr(AtHand, "_fit", watched_fit)
+    trial = hand.trial(task, {"lr": 1e-2, "lam": 5.0})
     assert trial.fit["epochs"] == 3
     assert len(answers) == len(tokens)
     for key, given in answers.items():
@@ -71,7 +71,7 @@ def test_the_teacher_answers_without_dropout_while_the_student_trains_with_it(
         for z in given:
             assert not z.requires_grad
             assert torch.allclose(z, started[tokens[key]], atol=2e-5)
-    first = students[: learner.settings.batch_size]  # no step yet: they differ only by dropout
+    first = students[: hand.settings.batch_size]  # no step yet: they differ only by dropout
     assert max(float((z - started[tokens[key]]).abs().max()) for key, z in first) > 1e-2
 
 
@@ -80,8 +80,8 @@ def test_the_first_task_has_no_teacher(one_layer, classes, monkeypatch):
     made = watch_trainings(monkeypatch)
     for name, choice in (("seq", {}), ("lwf", {"lam": 5.0})):
         learner = make_learner(one_layer, METHODS[name](), classes)
-        learner.begin(classes.tasks[0])
-        trial = learner.trial(classes.tasks[0], {"lr": 1e-2, **choice})
+        hand = learner.begin(classes.tasks[0])
+        trial = hand.trial(classes.tasks[0], {"lr": 1e-2, **choice})
         ends.append(trial.params)
     assert made[-1].method.lam == 5.0
     assert made[-1].teachers == made[-1].training.terms == {}
@@ -97,7 +97,7 @@ def test_lambda_zero_is_seq_bit_for_bit(one_layer, classes):
         seq.learn(task)
         lesson = lwf.learn(task)
     assert len(lesson.trials) == 1
-    assert lwf.past_rows == [0, 1]
+    assert lwf.model.head.seen[:2] == list(classes.tasks[0].labels)
     assert_same_bits(weights_of(seq), weights_of(lwf))
     held = make_learner(one_layer, METHODS["lwf"](lam=5.0), classes, small(epochs=2), fixed={"lam"})
     for task in classes.tasks[:2]:

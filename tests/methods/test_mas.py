@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, naive_training
+from helpers.by_hand import LR, distance, dry_task, naive_training
 from helpers.learners import make_learner
 from helpers.toys import small
 from helpers.watching import watch_measures
 from helpers.weights import assert_same_bits, weights_of
 from torch import Tensor, nn
 
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.models.network import Output
@@ -24,14 +24,14 @@ from holdfast.steps.proximal import pulled
 
 @pytest.mark.parametrize("lam", [0.0, 3.0, 1000.0])
 def test_a_training_by_hand(tiny_bert_dry, domains, lam):
-    learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR), domains)
-    alpha = learner.method.state_dict()["alpha"]
-    expected = naive_training(learner, alpha, lam)
-    trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
+    hand = dry_task(tiny_bert_dry, METHODS["mas"](lr=LR), domains)
+    alpha = hand.method.state_dict()["alpha"]
+    expected = naive_training(hand, alpha, lam)
+    trial = hand.trial(domains.tasks[1], {"lr": LR, "lam": lam})
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     assert distance(trial.params, expected) < 1e-3 * LR
     if lam:
-        free = naive_training(learner, alpha, 0.0)
+        free = naive_training(hand, alpha, 0.0)
         assert distance(free, expected) > 0.05 * LR, "the penalty must have an effect"
 
 
@@ -80,9 +80,9 @@ def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, na
     learner.learn(classes.tasks[0])
     free = "encoder.encoder.layer.0.output.dropout.adapter.up.bias"
     learner.method.alpha[free][::2] = 0.0
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     start, alpha = P.snapshot(learner.model), learner.method.state_dict()["alpha"]
-    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf})
+    trial = hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": math.inf})
     assert trial.fit["best_epoch"] > 0
     moved = 0
     for key, value in trial.params.items():
@@ -97,22 +97,20 @@ def test_lambda_infinity_holds_every_entry_the_past_needs(one_layer, classes, na
 # ---- the proximal form --------------------------------------------------------------------------------
 
 
-def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
+def naive_proximal(hand: AtHand, alpha: P.Params, lam: float) -> P.Params:
     """Run AdamW on the task loss, each step followed by (u + r λ α θ0)/(1 + r λ α), r = lr/(√v̂ + ε)."""
     free = torch.optim.AdamW
-    model = learner.model
+    model = hand.model
     params = P.trainable(model)
     start = P.snapshot(model)
     optimizer = free(params.values(), lr=LR, weight_decay=0.0)
-    batches = learner.train.order(
-        learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed)
-    )
+    batches = hand.train.order(hand.settings.batch_size, torch.Generator().manual_seed(hand.task_seed))
     model.eval()
     for t, indices in enumerate(batches, start=1):
         rate = LR * min(1.0, t / len(batches))
         optimizer.param_groups[0]["lr"] = rate
         optimizer.zero_grad()
-        model(learner.train.collate(indices)).loss.backward()
+        model(hand.train.collate(indices)).loss.backward()
         optimizer.step()
         with torch.no_grad():
             for name, weight in params.items():
@@ -126,15 +124,15 @@ def naive_proximal(learner: Learner, alpha: P.Params, lam: float) -> P.Params:
 
 
 def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
-    learner = dry_learner(tiny_bert_dry, METHODS["mas"](lr=LR, penalty="proximal"), domains)
-    learner.model.float()
-    alpha = learner.method.alpha = {n: a.float() for n, a in learner.method.alpha.items()}
-    learner.start_here()
+    hand = dry_task(tiny_bert_dry, METHODS["mas"](lr=LR, penalty="proximal"), domains)
+    hand.model.float()
+    alpha = hand.method.alpha = {n: a.float() for n, a in hand.method.alpha.items()}
+    hand.start_here()
     lam = 0.02
-    expected = naive_proximal(learner, alpha, lam)
-    trial = learner.trial(domains.tasks[1], {"lr": LR, "lam": lam})
+    expected = naive_proximal(hand, alpha, lam)
+    trial = hand.trial(domains.tasks[1], {"lr": LR, "lam": lam})
     assert trial.fit["best_epoch"] == 1
-    free = naive_proximal(learner, alpha, 0.0)
+    free = naive_proximal(hand, alpha, 0.0)
     assert distance(free, expected) > 0.1 * LR, "the pull must have an effect"
     assert distance(trial.params, expected) < 2e-2 * LR
 
@@ -143,9 +141,9 @@ def test_a_proximal_training_by_hand(tiny_bert_dry, domains):
 def test_the_proximal_form_is_stable_at_every_strength(tiny_bert, classes, lam):
     learner = make_learner(tiny_bert, METHODS["mas"](penalty="proximal"), classes)
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     start, alpha = P.snapshot(learner.model), learner.method.alpha
-    trial = learner.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam})
+    trial = hand.trial(classes.tasks[1], {"lr": 1e-2, "lam": lam})
     assert not trial.fit["diverged"]
     assert all(torch.isfinite(value).all() for value in trial.params.values())
     if lam == 1e12:

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.by_hand import distance, dry_learner
+from helpers.by_hand import distance, dry_task
 from helpers.learners import make_learner
 from helpers.toys import small
 from helpers.weights import assert_same_bits, weights_of
 from torch import nn
 from torch.optim import SGD, AdamW
 
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.methods.base import Training
@@ -48,15 +48,15 @@ def test_two_steps_with_momentum_by_hand() -> None:
     assert weight.item() == pytest.approx(1.08)
 
 
-def naive_sgd(learner: Learner, alpha: P.Params, lam: float, momentum: float) -> P.Params:
+def naive_sgd(hand: AtHand, alpha: P.Params, lam: float, momentum: float) -> P.Params:
     """Return the weights after an epoch of SGD on task loss + (lam/2) Σ alpha (θ - θ0)²."""
-    model = learner.model
+    model = hand.model
     theta, anchor = P.snapshot(model), P.snapshot(model)
     buffer = P.zeros(theta)
-    order = learner.train.order(learner.settings.batch_size, torch.Generator().manual_seed(learner.task_seed))
+    order = hand.train.order(hand.settings.batch_size, torch.Generator().manual_seed(hand.task_seed))
     model.eval()
     for t, indices in enumerate(order, start=1):
-        batch = learner.train.collate(indices)
+        batch = hand.train.collate(indices)
         leaves = {name: value.clone().requires_grad_() for name, value in theta.items()}
         loss = P.predict(model, leaves, batch).loss
         gradients = torch.autograd.grad(loss, list(leaves.values()))
@@ -69,14 +69,14 @@ def naive_sgd(learner: Learner, alpha: P.Params, lam: float, momentum: float) ->
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6])
 def test_a_penalised_epoch_of_sgd_by_hand(tiny_bert_dry, domains, momentum):
-    learner = dry_learner(tiny_bert_dry, MAS(lr=RATE), domains, optimizer="sgd", momentum=momentum)
-    alpha, lam = learner.method.alpha, 3.0
-    expected = naive_sgd(learner, alpha, lam, momentum)
-    trial = learner.trial(domains.tasks[1], {"lr": RATE, "lam": lam})
+    hand = dry_task(tiny_bert_dry, MAS(lr=RATE), domains, optimizer="sgd", momentum=momentum)
+    alpha, lam = hand.method.alpha, 3.0
+    expected = naive_sgd(hand, alpha, lam, momentum)
+    trial = hand.trial(domains.tasks[1], {"lr": RATE, "lam": lam})
     assert trial.fit["best_epoch"] == 1
-    moved = distance(learner.start, expected)
+    moved = distance(hand.start, expected)
     assert distance(trial.params, expected) < 1e-4 * moved
-    assert distance(naive_sgd(learner, alpha, 0.0, momentum), expected) > 1e-2 * moved, "the pull counts"
+    assert distance(naive_sgd(hand, alpha, 0.0, momentum), expected) > 1e-2 * moved, "the pull counts"
 
 
 def test_the_rates_go_with_the_optimiser(one_layer, classes):

@@ -15,6 +15,7 @@ from helpers.weights import assert_same_bits, distance, weights_of
 
 from holdfast import importance
 from holdfast.data.tasks import Stream
+from holdfast.learning.at_hand import AtHand
 from holdfast.learning.learner import Learner
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
@@ -23,31 +24,30 @@ from holdfast.methods.base import Method, Training
 # ---- the learner trains freely ------------------------------------------------------------------------
 
 
-def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> Learner:
-    """Return a learner at the start of its second task, with distant fused and free weights."""
+def second_task(path: str, stream: Stream, own: Any = None, **values: Any) -> AtHand:
+    """Begin a second task with distant fused and free weights."""
     method = METHODS["rp2f"](**{"lr": 1e-2, "lam": 0.0} | values)
     learner = make_learner(path, method, stream, own or small(epochs=2, patience=3), fixed={"lr", "lam"})
     learner.learn(stream.tasks[0])
     generator = torch.Generator().manual_seed(0)
     for name, value in method.free.items():
         method.free[name] = value + 0.01 * torch.randn(value.shape, generator=generator)
-    learner.begin(stream.tasks[1])
-    return learner
+    return learner.begin(stream.tasks[1])
 
 
-def spied(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[tuple[P.Params, P.Params]]:
+def spied(hand: AtHand, monkeypatch: pytest.MonkeyPatch) -> list[tuple[P.Params, P.Params]]:
     """Record the deployed weights and the model's own at every evaluation."""
     seen: list[tuple[P.Params, P.Params]] = []
-    deployed = type(learner.method).deployed
+    deployed = type(hand.method).deployed
 
-    def spy(method: Method, own: Learner, training: Training, epoch: int) -> P.Params:
+    def spy(method: Method, own: AtHand, training: Training, epoch: int) -> P.Params:
         found = deployed(method, own, training, epoch)
-        assert own is learner
+        assert own is hand
         assert epoch == len(seen)
         seen.append((found, P.snapshot(own.model)))
         return found
 
-    monkeypatch.setattr(type(learner.method), "deployed", spy)
+    monkeypatch.setattr(type(hand.method), "deployed", spy)
     return seen
 
 
@@ -55,11 +55,11 @@ def spied(learner: Learner, monkeypatch: pytest.MonkeyPatch) -> list[tuple[P.Par
 @pytest.mark.parametrize("stream_name", ["classes", "domains"])
 def test_where_the_learner_starts(one_layer, stream_name, continues, request, monkeypatch):
     stream = request.getfixturevalue(stream_name)
-    learner = second_task(one_layer, stream, small(epochs=1), continues=continues)
-    start, free = P.snapshot(learner.model), learner.method.state_dict()["free"]
+    hand = second_task(one_layer, stream, small(epochs=1), continues=continues)
+    start, free = P.snapshot(hand.model), hand.method.state_dict()["free"]
     assert distance(start, free) > 1e-2
-    seen = spied(learner, monkeypatch)
-    learner.trial(stream.tasks[1], {"lr": 1e-2})
+    seen = spied(hand, monkeypatch)
+    hand.trial(stream.tasks[1], {"lr": 1e-2})
     deployed, live = seen[0]
     assert_same_bits(deployed, start)
     assert_same_bits(live, free if continues else start)
@@ -68,26 +68,26 @@ def test_where_the_learner_starts(one_layer, stream_name, continues, request, mo
 
 @pytest.mark.parametrize("kind", ["fisher", "perturbation"])
 def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind):
-    learner = second_task(one_layer, classes, importance=kind)
-    method, task = learner.method, classes.tasks[1]
-    training = method.prepare(learner, task)
+    hand = second_task(one_layer, classes, importance=kind)
+    method, task = hand.method, classes.tasks[1]
+    training = method.prepare(hand, task)
     P.restore(
-        learner.model, {name: value + 1e-3 for name, value in training.begin.items()}
+        hand.model, {name: value + 1e-3 for name, value in training.begin.items()}
     )  # as after some steps
-    learner.model.train()
-    training.losses(learner.model, learner.train.collate(range(4)))["task"].backward()
-    gradients = {name: weight.grad.clone() for name, weight in P.trainable(learner.model).items()}
-    before, state = weights_of(learner), method.state_dict()
+    hand.model.train()
+    training.losses(hand.model, hand.train.collate(range(4)))["task"].backward()
+    gradients = {name: weight.grad.clone() for name, weight in P.trainable(hand.model).items()}
+    before, state = weights_of(hand), method.state_dict()
     random = torch.get_rng_state()
-    first = method.deployed(learner, training, 1)
-    assert_same_bits(weights_of(learner), before)
-    assert_same_bits({n: w.grad for n, w in P.trainable(learner.model).items()}, gradients)
+    first = method.deployed(hand, training, 1)
+    assert_same_bits(weights_of(hand), before)
+    assert_same_bits({n: w.grad for n, w in P.trainable(hand.model).items()}, gradients)
     for group, own in state.items():
         assert_same_bits(getattr(method, group), own)
-    assert learner.model.training
+    assert hand.model.training
     assert torch.equal(torch.get_rng_state(), random)
-    assert_same_bits(training.carried["free"], P.snapshot(learner.model))
-    assert_same_bits(method.deployed(learner, training, 2), first)
+    assert_same_bits(training.carried["free"], P.snapshot(hand.model))
+    assert_same_bits(method.deployed(hand, training, 2), first)
     assert distance(first, training.carried["free"]) > 0
 
 
@@ -96,16 +96,16 @@ def test_a_look_at_the_deployed_weights_changes_nothing(one_layer, classes, kind
 @pytest.mark.slow
 def test_training_does_not_depend_on_fusion(one_layer, classes, kind, continues, monkeypatch):
     """Without the robustness term, every epoch equals SEQ from the learner's weights, including dropout."""
-    learner = second_task(one_layer, classes, importance=kind, continues=continues)
-    origin = learner.method.free if continues else learner.start
-    seq = make_learner(one_layer, METHODS["seq"](), classes, learner.settings)
+    hand = second_task(one_layer, classes, importance=kind, continues=continues)
+    origin = hand.method.free if continues else hand.start
+    seq = make_learner(one_layer, METHODS["seq"](), classes, hand.settings)
     seq.begin(classes.tasks[0])
     P.restore(seq.model, {name: value[:2] if "head." in name else value for name, value in origin.items()})
-    seq.begin(classes.tasks[1])
+    plain = seq.begin(classes.tasks[1])
     assert_same_bits(P.snapshot(seq.model), origin)
-    ours, theirs = spied(learner, monkeypatch), spied(seq, monkeypatch)
-    learner.trial(classes.tasks[1], {"lr": 1e-2})
-    seq.trial(classes.tasks[1], {"lr": 1e-2})
+    ours, theirs = spied(hand, monkeypatch), spied(plain, monkeypatch)
+    hand.trial(classes.tasks[1], {"lr": 1e-2})
+    plain.trial(classes.tasks[1], {"lr": 1e-2})
     assert len(ours) == len(theirs) == 3
     for epoch, ((deployed, mine), (_, other)) in enumerate(zip(ours, theirs, strict=True)):
         assert_same_bits(mine, other)
@@ -127,27 +127,27 @@ def test_the_first_task_without_robustness_is_seq(one_layer, classes):
 def test_the_robustness_term_is_of_the_sentence_vectors(tiny_bert_dry, classes):
     method = METHODS["rp2f"](lam=0.5)
     learner = make_learner(tiny_bert_dry, method, classes)
-    learner.begin(classes.tasks[0])
-    batch = learner.train.collate(range(5))
+    hand = learner.begin(classes.tasks[0])
+    batch = hand.train.collate(range(5))
     learner.model.eval()
-    terms = method.prepare(learner, classes.tasks[0]).losses(learner.model, batch)
+    terms = method.prepare(hand, classes.tasks[0]).losses(learner.model, batch)
     features = learner.model.features(batch).detach().double()
     assert set(terms) == {"task", "robustness"}
     expected = 0.5 * float(naive_decorrelation(features))
     assert float(terms["robustness"].detach()) == pytest.approx(expected, rel=1e-4)
     method.lam = 0.0
-    assert set(method.prepare(learner, classes.tasks[0]).losses(learner.model, batch)) == {"task"}
+    assert set(method.prepare(hand, classes.tasks[0]).losses(learner.model, batch)) == {"task"}
 
 
 def test_new_head_rows_are_the_learners(one_layer, classes):
-    learner = second_task(one_layer, classes)
-    method = learner.method
+    hand = second_task(one_layer, classes)
+    method = hand.method
     assert torch.equal(method.precision[HEAD][2:], torch.zeros(2, 32))
-    assert torch.equal(method.free[HEAD][2:], learner.start[HEAD][2:]), "they start equal to the head's own"
+    assert torch.equal(method.free[HEAD][2:], hand.start[HEAD][2:]), "they start equal to the head's own"
     assert method.free[HEAD].shape == (4, 32)
-    lesson = learner.learn(classes.tasks[1])
+    lesson = hand.learner.learn(classes.tasks[1])
     assert lesson.decision.trial.fit["best_epoch"] > 0
-    deployed = P.snapshot(learner.model)
+    deployed = P.snapshot(hand.model)
     for name in (HEAD, "head.linear.bias"):
         assert torch.equal(deployed[name][2:], method.free[name][2:])
         assert (deployed[name][:2] != method.free[name][:2]).all()
@@ -156,11 +156,11 @@ def test_new_head_rows_are_the_learners(one_layer, classes):
 
 def test_rows_nobody_has_taught_follow_the_learner(one_layer, classes):
     """Unseen rows of a preallocated head have precision 0 on both sides."""
-    learner = second_task(one_layer, classes, small(head="preallocated", epochs=2))
-    lesson = learner.learn(classes.tasks[1])
+    hand = second_task(one_layer, classes, small(head="preallocated", epochs=2))
+    lesson = hand.learner.learn(classes.tasks[1])
     assert lesson.decision.trial.fit["best_epoch"] > 0
-    assert torch.equal(learner.method.precision[HEAD][4:], torch.zeros(2, 32))
-    assert torch.equal(P.snapshot(learner.model)[HEAD][4:], learner.method.free[HEAD][4:])
+    assert torch.equal(hand.method.precision[HEAD][4:], torch.zeros(2, 32))
+    assert torch.equal(P.snapshot(hand.model)[HEAD][4:], hand.method.free[HEAD][4:])
 
 
 def test_precision_adds_up_over_tasks(one_layer, domains):
@@ -171,9 +171,9 @@ def test_precision_adds_up_over_tasks(one_layer, domains):
     for k, task in enumerate(domains):
         lesson = learner.learn(task)
         assert lesson.decision.trial.fit["best_epoch"] > 0, k
-        learner.begin(task)  # load its sentences again
+        hand = learner.begin(task)  # load its sentences again
         with P.using(learner.model, method.free):
-            own = importance.fisher(learner.model, learner.train)
+            own = importance.fisher(learner.model, hand.train)
         total = {name: total.get(name, 0) + value for name, value in own.items()}
         for name, value in method.precision.items():
             assert torch.allclose(value, total[name], rtol=1e-3, atol=1e-9), (k, name)
@@ -225,11 +225,11 @@ def test_passes_of_the_fisher(one_layer, classes):
 def test_passes_end_at_the_limit(tiny_bert, classes, monkeypatch):
     """The counted passes are those that took place."""
     monkeypatch.setattr("holdfast.methods.rp2f.LIMIT", 9)
-    learner = second_task(tiny_bert, classes, small(epochs=1, batch_size=5), importance="perturbation")
+    hand = second_task(tiny_bert, classes, small(epochs=1, batch_size=5), importance="perturbation")
     calls: list[int] = []
-    learner.model.register_forward_hook(lambda *_: calls.append(1))
-    with learner._ledger.counting() as passes:
-        learner.method.measure(learner)
+    hand.model.register_forward_hook(lambda *_: calls.append(1))
+    with hand.ledger.counting() as passes:
+        hand.method.measure(hand)
     assert len(calls) == 9 * 2, "ten samples are more than nine"
     assert passes == {"importance": {"forward": 18, "backward": 18}}
 
@@ -307,7 +307,7 @@ def test_a_rerun_from_trial_files_has_the_same_bits(one_layer, classes, tmp_path
     def refuse(*_: Any) -> None:
         raise AssertionError("trained although the trial was on disk")
 
-    monkeypatch.setattr(Learner, "_train", refuse)
+    monkeypatch.setattr(AtHand, "_train", refuse)
     again = run(tmp_path)
     assert_same_bits(weights_of(first), weights_of(again))
     for group in ("free", "precision", "current"):

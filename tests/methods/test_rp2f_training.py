@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.data.batches import Batch
 from holdfast.data.tasks import Stream
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.methods import METHODS
 from holdfast.models.network import Output
@@ -24,8 +24,8 @@ from holdfast.models.network import Output
 LR, LAM = 1e-3, 1e-3
 
 
-def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learner:
-    """Return a float64 learner without dropout at the start of the second task, with a made-up past."""
+def dry_task(path: str, method: Any, stream: Stream, **changes: Any) -> AtHand:
+    """Begin a second task in float64, without dropout and with a made-up past."""
     own = small(**{"epochs": 2} | changes)
     learner = make_learner(path, method, stream, own, fixed={"lr", "lam"})
     learner.model.double()
@@ -38,16 +38,15 @@ def dry_learner(path: str, method: Any, stream: Stream, **changes: Any) -> Learn
         noise = torch.randn(value.shape, generator=generator, dtype=F64)
         method.free[name] = value + 0.02 * noise
     learner.tasks_seen = 1
-    learner.begin(stream.tasks[1])
-    return learner
+    return learner.begin(stream.tasks[1])
 
 
 class Naive:
     """A naive second task: free AdamW, a Fisher sample by sample, fusion, the best epoch."""
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner, self.model = learner, learner.model
-        counts = learner._task.train.counts()
+    def __init__(self, hand: AtHand) -> None:
+        self.hand, self.model = hand, hand.model
+        counts = hand.task.train.counts()
         self.weight_of = torch.tensor(
             [counts.total() / (len(counts) * counts[label]) for label in self.model.head.labels]
         ).double()
@@ -74,7 +73,7 @@ class Naive:
         return dict(zip(theta, torch.autograd.grad(loss(leaves), list(leaves.values())), strict=True))
 
     def fisher(self, theta: P.Params) -> P.Params:
-        data = self.learner.train
+        data = self.hand.train
         found = {name: torch.zeros_like(value) for name, value in theta.items()}
         for i in range(len(data)):
             batch = data.collate([i])
@@ -89,24 +88,24 @@ class Naive:
         return found
 
     def valid_loss(self, theta: P.Params) -> float:
-        data = self.learner.valid
+        data = self.hand.valid
         with torch.no_grad():
             losses, weights = self.terms(theta, data.collate(range(len(data))), self.weight_of)
         return float(losses / weights)
 
     def train(self, free: P.Params, *, lr: float, lam: float, epochs: int = 2, past: P.Params | None = None):
         """Return deployed weights, the learner's, its precision and the validation loss for every epoch."""
-        learner = self.learner
-        start = {name: value.double() for name, value in learner.start.items()}
+        hand = self.hand
+        start = {name: value.double() for name, value in hand.start.items()}
         theta = dict(free)
         m, v = P.zeros(theta), P.zeros(theta)
-        shuffle = torch.Generator().manual_seed(learner.task_seed)
+        shuffle = torch.Generator().manual_seed(hand.task_seed)
         t = 0
         history = [(start, free, {}, self.valid_loss(start))]
         for _ in range(epochs):
-            batches = learner.train.order(learner.settings.batch_size, shuffle)
+            batches = hand.train.order(hand.settings.batch_size, shuffle)
             for indices in batches:
-                batch = learner.train.collate(indices)
+                batch = hand.train.collate(indices)
                 g = self.gradient(theta, lambda leaves, batch=batch: self.loss(leaves, batch, lam))
                 t += 1
                 rate = lr * min(1.0, t / len(batches))
@@ -129,21 +128,21 @@ class Naive:
 def test_a_training_by_hand(tiny_bert_dry, domains, lr, best):
     stream = lopsided(domains)
     method = METHODS["rp2f"](lr=lr, lam=LAM)
-    learner = dry_learner(tiny_bert_dry, method, stream)
-    assert learner.train.objective.weights.unique().numel() == 2
-    start = {name: value.clone() for name, value in learner.start.items()}
+    hand = dry_task(tiny_bert_dry, method, stream)
+    assert hand.train.objective.weights.unique().numel() == 2
+    start = {name: value.clone() for name, value in hand.start.items()}
     free, past = method.state_dict()["free"], method.state_dict()["precision"]
-    history = Naive(learner).train(free, lr=lr, lam=LAM, past=past)
+    history = Naive(hand).train(free, lr=lr, lam=LAM, past=past)
     losses = [loss for *_, loss in history]
     assert losses.index(min(losses)) == best, "the three cases must differ in their best epoch"
-    lesson = learner.learn(stream.tasks[1])
+    lesson = hand.learner.learn(stream.tasks[1])
     [trial] = lesson.trials
     assert (trial.fit["epochs"], trial.fit["best_epoch"]) == (2, best)
     assert trial.fit["valid_loss"] == pytest.approx(losses[best], rel=1e-5), (
         "the validation loss is that of the fused weights"
     )
     deployed, own, precision, _ = history[best]
-    assert distance(P.snapshot(learner.model), deployed) < 1e-3 * lr
+    assert distance(P.snapshot(hand.model), deployed) < 1e-3 * lr
     assert distance(method.free, own) < 1e-3 * lr
     assert method.current == {}
     for name, value in method.precision.items():
@@ -154,7 +153,7 @@ def test_a_training_by_hand(tiny_bert_dry, domains, lr, best):
         assert distance(deployed, start) > 0.5 * lr
         assert max(float(value.max()) for value in precision.values()) > 1e-4
     else:
-        assert_same_bits(P.snapshot(learner.model), start)
+        assert_same_bits(P.snapshot(hand.model), start)
         assert_same_bits(method.free, free)
         assert_same_bits(method.precision, past)
 
@@ -166,8 +165,8 @@ def test_the_first_task_by_hand(tiny_bert_dry, domains, lam):
     learner = make_learner(tiny_bert_dry, method, domains, small(epochs=2), fixed={"lr", "lam"})
     learner.model.double()
     learner.model.dropout.p = 0.0
-    learner.begin(domains.tasks[0])
-    naive = Naive(learner)
+    hand = learner.begin(domains.tasks[0])
+    naive = Naive(hand)
     *_, (expected, *_) = naive.train(P.snapshot(learner.model), lr=LR, lam=lam)
     fisher = naive.fisher(expected)
     if lam:

@@ -241,8 +241,8 @@ def test_la_searches_lambda_under_the_modified_importance(one_layer, classes):
 def test_la_falls_back_to_the_plain_lambda(one_layer, classes):
     learner = make_learner(one_layer, METHODS["la"](), classes, small(**STABLE))
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
-    decision = scoring(learner, modulated=0.2, plain=0.9)._drive(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
+    decision = scoring(hand, modulated=0.2, plain=0.9).search()
     assert decision.trial.choice["lam"] > 0
     assert decision.trial.choice["down"] is None
     assert decision.trial.score == 0.9
@@ -253,12 +253,12 @@ def test_the_search_starts_where_the_quadratic_model_predicts_the_edge(one_layer
     learner = make_learner(one_layer, METHODS["mas"](), classes, small(epochs=6, **STABLE))
     learner.learn(classes.tasks[0])
     task = classes.tasks[1]
-    learner.begin(task)
-    decision = learner._drive(task)
-    trials = list(learner._trials.values())
+    hand = learner.begin(task)
+    decision = hand.search()
+    trials = list(hand.trials.values())
     gold = next(trial for trial in trials if trial.choice["lam"] == 0)
     first = next(trial.choice["lam"] for trial in trials if 0 < trial.choice["lam"] < math.inf)
-    start, there, squares = learner.start, gold.params, gold.read()["squares"]
+    start, there, squares = hand.start, gold.params, gold.read()["squares"]
 
     def merged(lam):
         weights = {}
@@ -267,7 +267,7 @@ def test_the_search_starts_where_the_quadratic_model_predicts_the_edge(one_layer
             pull = lam * learner.method.alpha[name]
             share = torch.nan_to_num(pull / (squares[name].sqrt() / way + pull))
             weights[name] = ahead + share * (start[name] - ahead)
-        return learner.predicted(weights)
+        return hand.predicted(weights)
 
     least = decision.notes["target"]
     scores = [merged(first), merged(first * FINE)]

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from helpers.by_hand import LR, distance, dry_learner, naive_training
+from helpers.by_hand import LR, distance, dry_task, naive_training
 from helpers.learners import make_learner
 from helpers.toys import small
 from helpers.weights import assert_same_bits, weights_of
@@ -16,10 +16,10 @@ from holdfast.methods import METHODS
 
 
 def test_seq_by_hand(tiny_bert_dry, domains):
-    learner = dry_learner(tiny_bert_dry, METHODS["seq"](lr=LR), domains)
-    start = P.snapshot(learner.model)
-    expected = naive_training(learner, P.zeros(start), 0.0)
-    trial = learner.trial(domains.tasks[1], {"lr": LR})
+    hand = dry_task(tiny_bert_dry, METHODS["seq"](lr=LR), domains)
+    start = P.snapshot(hand.model)
+    expected = naive_training(hand, P.zeros(start), 0.0)
+    trial = hand.trial(domains.tasks[1], {"lr": LR})
     assert trial.fit["best_epoch"] == 1
     assert distance(trial.params, expected) < 1e-3 * LR
     assert distance(trial.params, start) > LR
@@ -69,8 +69,8 @@ def test_mtl_trains_without_the_balanced_softmax(one_layer, classes):
     lessons = method.curriculum(classes)
     learner = make_learner(one_layer, method, classes, small(epochs=10))
     assert learner.scenario == "joint"
-    learner.begin(lessons.tasks[0])
-    objective = learner.train.objective
+    hand = learner.begin(lessons.tasks[0])
+    objective = hand.train.objective
     assert (objective.log_prior == 0).all()
     assert (objective.weights == 1).all()
     learner.learn(lessons.tasks[0])

@@ -9,12 +9,12 @@ import pytest
 import torch
 from helpers.learners import make_learner
 from helpers.toys import lopsided, small
-from helpers.upgd import HEAD, LR, Naive, dry_learner, prepared, upgd
+from helpers.upgd import HEAD, LR, Naive, dry_task, prepared, upgd
 from helpers.weights import assert_same_bits, distance, relative, weights_of
 from torch import Tensor
 
 from holdfast.data.batches import Batch
-from holdfast.learning.learner import Learner
+from holdfast.learning.at_hand import AtHand
 from holdfast.maths import params as P
 from holdfast.maths.losses import Objective
 from holdfast.methods.base import Training
@@ -39,14 +39,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_a_training_by_hand(tiny_bert_dry, domains, variant):
     stream = lopsided(domains)
     method = upgd(**VARIANTS[variant])
-    learner = dry_learner(tiny_bert_dry, method, stream)
+    hand = dry_task(tiny_bert_dry, method, stream)
     before = method.state_dict()
-    expected, utility = Naive(learner).train()
+    expected, utility = Naive(hand).train()
     assert_same_bits(method.utility, before["utility"])
-    trial = learner.trial(stream.tasks[1], {"lr": LR})
+    trial = hand.trial(stream.tasks[1], {"lr": LR})
     assert trial.fit["best_epoch"] == 1, "the training must have been kept"
     found = trial.read()
-    assert relative(found["weights"], expected, learner.start) < 1e-4
+    assert relative(found["weights"], expected, hand.start) < 1e-4
     assert relative(found["utility"], utility, before["utility"]) < 1e-4
     assert {float(t) for t in found["steps"].values()} == {7.0}, "four steps before, three now"
 
@@ -55,23 +55,23 @@ def test_these_trainings_differ(tiny_bert_dry, domains):
     stream = lopsided(domains)
     found = {}
     for variant, values in VARIANTS.items():
-        learner = dry_learner(tiny_bert_dry, upgd(**values), stream)
-        assert learner.train.objective.weights.unique().numel() == 2
-        found[variant] = Naive(learner).train()[0]
+        hand = dry_task(tiny_bert_dry, upgd(**values), stream)
+        assert hand.train.objective.weights.unique().numel() == 2
+        found[variant] = Naive(hand).train()[0]
     for one, other in itertools.combinations(found, 2):
-        assert relative(found[one], found[other], learner.start) > 3e-3, (one, other)
+        assert relative(found[one], found[other], hand.start) > 3e-3, (one, other)
 
 
 @pytest.mark.parametrize("curvature", ["hutchinson", "head"])
 def test_a_training_in_double_precision(tiny_bert_dry, domains, curvature):
     method = upgd(order="second", curvature=curvature)
-    learner = dry_learner(tiny_bert_dry, method, domains)
-    expected, _ = Naive(learner).train()
-    learner.model.double()
+    hand = dry_task(tiny_bert_dry, method, domains)
+    expected, _ = Naive(hand).train()
+    hand.model.double()
     method.utility = {name: value.double() for name, value in method.utility.items()}
-    learner.begin(domains.tasks[1])
-    trial = learner.trial(domains.tasks[1], {"lr": LR})
-    assert relative(trial.params, expected, learner.start) < 1e-5
+    hand = hand.learner.begin(domains.tasks[1])
+    trial = hand.trial(domains.tasks[1], {"lr": LR})
+    assert relative(trial.params, expected, hand.start) < 1e-5
 
 
 def test_worked_curvature_of_the_head():
@@ -94,17 +94,17 @@ def test_worked_curvature_of_the_head():
 def test_curvature_of_the_head_is_autograds(tiny_bert_dry, stream_name, request):
     """As measured in training, with the losses of both scenarios."""
     stream = request.getfixturevalue(stream_name)
-    learner = dry_learner(tiny_bert_dry, upgd(curvature="head"), stream)
-    training, measured = prepared(learner, stream.tasks[1])
-    batch = learner.train.collate(range(6))
-    training.losses(learner.model, batch)
+    hand = dry_task(tiny_bert_dry, upgd(curvature="head"), stream)
+    training, measured = prepared(hand, stream.tasks[1])
+    batch = hand.train.collate(range(6))
+    training.losses(hand.model, batch)
     assert set(measured) == {HEAD, "head.linear.bias"}
-    features = learner.model.features(batch).detach()
+    features = hand.model.features(batch).detach()
 
     def loss(weight: Tensor, bias: Tensor) -> Tensor:
         return batch.objective(features @ weight.T + bias, batch.labels)
 
-    head = learner.model.head.linear
+    head = hand.model.head.linear
     blocks = torch.autograd.functional.hessian(loss, (head.weight.detach(), head.bias.detach()))
     for i, name in enumerate((HEAD, "head.linear.bias")):
         n = measured[name].numel()
@@ -158,18 +158,17 @@ def test_memory_survives_the_task_boundary_and_grows_by_zeros(tiny_bert, classes
 def test_trials_do_not_leak_into_the_memory(tiny_bert, classes):
     learner = make_learner(tiny_bert, upgd(), classes, small(epochs=1), fixed={"lr"})
     learner.learn(classes.tasks[0])
-    learner.begin(classes.tasks[1])
+    hand = learner.begin(classes.tasks[1])
     before, weights = learner.method.state_dict(), weights_of(learner)
-    learner.trial(classes.tasks[1], {"lr": 0.3})
-    one = learner.trial(classes.tasks[1], {"lr": LR}).read()
+    hand.trial(classes.tasks[1], {"lr": 0.3})
+    one = hand.trial(classes.tasks[1], {"lr": LR}).read()
     assert_same_bits(learner.method.utility, before["utility"])
     assert_same_bits(learner.method.steps, before["steps"])
     assert_same_bits(weights_of(learner), weights)
 
     alone = make_learner(tiny_bert, upgd(), classes, small(epochs=1), fixed={"lr"})
     alone.learn(classes.tasks[0])
-    alone.begin(classes.tasks[1])
-    other = alone.trial(classes.tasks[1], {"lr": LR}).read()
+    other = alone.begin(classes.tasks[1]).trial(classes.tasks[1], {"lr": LR}).read()
     for group in ("weights", "utility", "steps"):
         assert_same_bits(one[group], other[group])
 
@@ -182,7 +181,7 @@ def test_the_best_epoch_brings_its_utility_back(tiny_bert, classes, monkeypatch)
     seen: list[tuple[dict[str, P.Params], P.Params]] = []
     deployed = UPGD.deployed
 
-    def spy(trained: UPGD, own: Learner, training: Training, epoch: int) -> P.Params:
+    def spy(trained: UPGD, own: AtHand, training: Training, epoch: int) -> P.Params:
         carried = {
             group: {n: t.clone() for n, t in params.items()} for group, params in training.carried.items()
         }

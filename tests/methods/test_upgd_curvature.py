@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.learners import make_learner
 from helpers.toys import small
-from helpers.upgd import HEAD, LR, Naive, dry_learner, prepared, upgd, watch_curvatures
+from helpers.upgd import HEAD, LR, Naive, dry_task, prepared, upgd, watch_curvatures
 from helpers.weights import assert_same_bits, distance, weights_of
 from torch import Tensor
 
@@ -56,8 +56,8 @@ def test_passes(tiny_bert, classes):
         ({"order": "first", "curvature": "head"}, trained),
     ):
         learner = make_learner(tiny_bert, upgd(**values), classes, settings, fixed={"lr"})
-        learner.begin(classes.tasks[0])
-        assert learner.trial(classes.tasks[0], {"lr": LR}).passes == expected, values
+        hand = learner.begin(classes.tasks[0])
+        assert hand.trial(classes.tasks[0], {"lr": LR}).passes == expected, values
 
 
 def test_first_order_never_looks_at_curvature(tiny_bert, classes, monkeypatch):
@@ -74,9 +74,9 @@ def test_first_order_never_looks_at_curvature(tiny_bert, classes, monkeypatch):
 
 def test_nothing_watches_the_head_after_a_step(tiny, classes):
     learner = Learner(tiny, upgd())
-    learner.begin(classes.tasks[0])
-    training, measured = prepared(learner, classes.tasks[0])
-    training.losses(learner.model, learner.train.collate(range(4)))
+    hand = learner.begin(classes.tasks[0])
+    training, measured = prepared(hand, classes.tasks[0])
+    training.losses(learner.model, hand.train.collate(range(4)))
     assert HEAD in measured
     assert not learner.model.head.linear._forward_hooks
 
@@ -93,11 +93,11 @@ def gradients(learner: Learner, training: Training, batch: Batch, seed: int = 5)
 @pytest.mark.parametrize("curvature", ["hutchinson", "head"])
 def test_the_gradient_is_the_plain_one_under_the_same_dropout(tiny_bert, classes, curvature):
     learner = make_learner(tiny_bert, upgd(curvature=curvature), classes)
-    learner.begin(classes.tasks[0])
+    hand = learner.begin(classes.tasks[0])
     assert learner.model.encoder.config._attn_implementation == "sdpa"
     assert learner.model.encoder.config.attention_probs_dropout_prob > 0
-    training, measured = prepared(learner, classes.tasks[0])
-    batch = learner.train.collate(range(8))
+    training, measured = prepared(hand, classes.tasks[0])
+    batch = hand.train.collate(range(8))
     plain, after_plain = gradients(learner, Training(LR), batch)
     own, after_own = gradients(learner, training, batch)
     other, _ = gradients(learner, Training(LR), batch, seed=6)
@@ -110,14 +110,14 @@ def test_the_gradient_is_the_plain_one_under_the_same_dropout(tiny_bert, classes
 def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
     """z ⊙ Hz of the training loss itself: the gradient of z·g, with dropout fixed by its seed."""
     learner = make_learner(tiny_bert, upgd(), classes)
-    learner.begin(classes.tasks[0])
-    training, measured = prepared(learner, classes.tasks[0])
-    batch = learner.train.collate(range(8))
+    hand = learner.begin(classes.tasks[0])
+    training, measured = prepared(hand, classes.tasks[0])
+    batch = hand.train.collate(range(8))
     gradients(learner, training, batch)
     found = {name: value.double() for name, value in measured.items()}
 
     learner.model.double()
-    signs = torch.Generator().manual_seed(learner.task_seed)
+    signs = torch.Generator().manual_seed(hand.task_seed)
     weights = P.trainable(learner.model)
     z = {
         name: 2.0 * torch.randint(0, 2, w.shape, generator=signs) - 1
@@ -137,22 +137,20 @@ def test_hutchinson_in_training_mode_sees_one_dropout_mask(tiny_bert, classes):
 
 def test_long_and_short_sentences_in_one_batch(tiny_bert_dry, domains):
     """Groups of similar length pass through the encoder separately, through the head together."""
-    learner = dry_learner(tiny_bert_dry, upgd(), domains)
-    training, measured = prepared(learner, domains.tasks[1])
-    words = list(learner.train.tokens[0][1:-1])
-    tokens = [
-        [*row[:1], *words * 8, *row[-1:]] if i < 3 else row for i, row in enumerate(learner.train.tokens)
-    ]
-    batch = type(learner.train)(tokens, learner.train.labels, learner.train.pad, learner.train.objective)
+    hand = dry_task(tiny_bert_dry, upgd(), domains)
+    training, measured = prepared(hand, domains.tasks[1])
+    words = list(hand.train.tokens[0][1:-1])
+    tokens = [[*row[:1], *words * 8, *row[-1:]] if i < 3 else row for i, row in enumerate(hand.train.tokens)]
+    batch = type(hand.train)(tokens, hand.train.labels, hand.train.pad, hand.train.objective)
     batch = batch.collate(range(6))
     assert len(batch.by_length()) == 2
-    learner.model.double()  # only for the reference
-    naive = Naive(learner)
-    theta = {name: value.double() for name, value in learner.start.items()}
+    hand.model.double()  # only for the reference
+    naive = Naive(hand)
+    theta = {name: value.double() for name, value in hand.start.items()}
     head = naive.of_head(theta, batch)
-    trunk = naive.estimate(theta, batch, torch.Generator().manual_seed(learner.task_seed))
-    learner.model.float()
-    training.losses(learner.model, batch)
+    trunk = naive.estimate(theta, batch, torch.Generator().manual_seed(hand.task_seed))
+    hand.model.float()
+    training.losses(hand.model, batch)
     for name, expected in (head | trunk).items():
         error = float((measured[name].double() - expected).abs().max())
         assert error < 1e-3 * float(expected.abs().max()), name
