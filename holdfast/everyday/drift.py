@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from holdfast.data.readers import whole
+from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
 from holdfast.heads import LiftedHead, SLDAHead
 from holdfast.learning.learner import Learner
@@ -117,11 +117,7 @@ class Traffic:
 
     def add(self, texts: Sequence[str]) -> None:
         """Add texts to the sums."""
-        if isinstance(texts, str):
-            raise HoldfastError("the texts are one string; give a list of strings")
-        for place, text in enumerate(texts):
-            if not isinstance(text, str) or not whole(text):
-                raise HoldfastError(f"text {place + 1} is not UTF-8 text but {text!r}; fix or drop it")
+        check_texts(texts)
         self._check_labels()
         for piece in chunks(texts):
             features = self.learner.model.embed(piece)

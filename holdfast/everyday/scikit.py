@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Self, cast
 
 import numpy as np
 from typing_extensions import override
 
-from holdfast.data.readers import whole
-from holdfast.data.tasks import check_labels
+from holdfast.data.tasks import check_labels, check_texts, missing
 from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.fields import fields_of
 from holdfast.learning.directory import EVERYDAY
@@ -96,10 +96,8 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             known = next(iter(values.values()))
             raise BadInput(f"labels such as {labels[0]!r} and {known!r} are of different types; use one type")
         names = [str(value) for value in labels.tolist()]
-        try:
+        with _as_bad_input():
             check_labels(names)
-        except HoldfastError as error:
-            raise BadInput(str(error)) from error
         learner.learn(texts, names)
         values |= dict(zip(names, labels.tolist(), strict=True))
         self.learner_, self._values = learner, values
@@ -151,23 +149,22 @@ def _checked(X: Any, y: Any) -> tuple[list[str], np.ndarray]:
 
 def texts_of(X: Any) -> list[str]:
     """Return the texts of a list, an array, or a column of pandas or `datasets`."""
-    if isinstance(X, str):
-        raise BadInput("X is one string; give a list of texts")
-    if isinstance(X, Mapping) or not hasattr(X, "__len__") or not hasattr(X, "__getitem__"):
-        raise BadInput(f"X is {type(X).__name__}; give a list of texts, or a column of your table")
-    values = _column(X, "X")
-    for place, value in enumerate(values, start=1):
-        if _missing(value):
-            raise BadInput(f"text {place} is missing ({value}); fill it in or drop the row")
-        if not isinstance(value, str):
-            raise BadInput(
-                f"text {place} is not text but {value!r} ({type(value).__name__}); give texts, not numbers"
-            )
-        if not whole(value):
-            raise BadInput(f"text {place} has an unpaired surrogate; save it as plain UTF-8 text")
+    listed = hasattr(X, "__len__") and hasattr(X, "__getitem__") and not isinstance(X, str | Mapping)
+    values = _column(X, "X") if listed else X
+    with _as_bad_input():
+        check_texts(values)
     if not values:
         raise BadInput("X has 0 texts, a minimum of 1 is required")
     return cast(list[str], values)
+
+
+@contextmanager
+def _as_bad_input() -> Iterator[None]:
+    """Turn an error of input into one that is also a ValueError."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise BadInput(str(error)) from error
 
 
 def labels_of(y: Any) -> np.ndarray:
@@ -180,7 +177,7 @@ def labels_of(y: Any) -> np.ndarray:
     if any(isinstance(value, list | tuple | set) for value in values):
         raise BadInput(SEVERAL)
     for place, value in enumerate(values, start=1):
-        if _missing(value):
+        if missing(value):
             raise BadInput(f"label {place} is missing ({value}, NaN or None); fill it in or drop the row")
         if isinstance(value, str) and not value.strip():
             raise BadInput(f"label {place} is empty; fill it in or drop the row")
@@ -197,11 +194,6 @@ def labels_of(y: Any) -> np.ndarray:
     found = np.array(values)
     check_classification_targets(found)
     return found
-
-
-def _missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, or the missing value of pandas."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def _kind(value: Any) -> str:

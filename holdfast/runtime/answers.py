@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, Protocol
 
-from holdfast.data.readers import whole
-from holdfast.data.tasks import FAILED, UNKNOWN, printable
+from holdfast.data.tasks import FAILED, UNKNOWN, printable, whole
 
 Format = Literal["text", "jsonl", "csv"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may evaluate cells that begin with these

@@ -16,6 +16,7 @@ from helpers.learners import create, taught
 from holdfast.errors import HoldfastError
 from holdfast.everyday import suggest as everyday
 from holdfast.everyday.drift import Traffic, drift
+from holdfast.everyday.predict import answers
 from holdfast.everyday.suggest import grouped, in_turns, spread_out, suggest
 from holdfast.learning.learner import Learner
 
@@ -132,11 +133,28 @@ def test_heads_without_distances_go_by_probability(one_layer, method):
         ([None], "text 1 is not text but None"),
         (["a", 3.5], "text 2 is not text but 3.5"),
         (["\ud800"], "unpaired surrogate"),
+        (None, "no list but NoneType"),
+        ({"a"}, "no list but set"),
+        (np.array([["a", "b"]]), "no list but ndarray; give a list of strings, or one column"),
+        ([None], r"None \(NoneType\); fill it in"),
     ],
 )
 def test_bad_texts_are_one_line(learner, texts, said):
     with pytest.raises(HoldfastError, match=said):
         suggest(learner, texts)
+    if said != "no texts":
+        for asked in (drift, answers):
+            with pytest.raises(HoldfastError, match=said) as caught:
+                asked(learner, texts)
+            assert len(str(caught.value).splitlines()) == 1
+
+
+def test_bad_numbers_of_suggestions_and_lines_that_arrive_are_one_line(learner):
+    for n in ("3", 0, 2.5, None):
+        with pytest.raises(HoldfastError, match="ask for at least one suggestion"):
+            suggest(learner, KNOWN, n=n)
+    with pytest.raises(HoldfastError, match="no list but generator"):
+        drift(learner, (text for text in KNOWN))
 
 
 def test_a_learner_without_labels_is_told(one_layer):

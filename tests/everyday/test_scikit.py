@@ -215,12 +215,13 @@ def test_the_script_of_the_docs_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("texts", "labels", "said"),
     [
-        ("one", ["a"], "X is one string"),
-        (None, ["a"], "X is NoneType"),
+        ("one", ["a"], "the texts are one string"),
+        (None, ["a"], "the texts are no list but NoneType"),
+        ({"text": ["a"]}, ["a"], "the texts are no list but dict"),
         ([], [], "X has 0 texts"),
-        (["a", None], ["x", "y"], r"text 2 is missing \(None\)"),
-        (["a", float("nan")], ["x", "y"], r"text 2 is missing \(nan\)"),
-        (pandas.Series(["a", pandas.NA], dtype="string"), ["x", "y"], "text 2 is missing"),
+        (["a", None], ["x", "y"], r"text 2 is not text but None .*fill it in"),
+        (["a", float("nan")], ["x", "y"], r"text 2 is not text but nan .*fill it in"),
+        (pandas.Series(["a", pandas.NA], dtype="string"), ["x", "y"], "text 2 is not text but <NA>"),
         (["a", " "], ["x", "y"], "text 2 is empty"),
         (["a", 7], ["x", "y"], "text 2 is not text but 7"),
         (np.ones((3, 2)), ["x", "y", "z"], "X has 2 columns; give one column"),
