@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Self, cast
 
@@ -101,8 +101,35 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learner.learn(texts, names)
         values |= dict(zip(names, labels.tolist(), strict=True))
         self.learner_, self._values = learner, values
-        self.classes_ = np.unique(np.array(list(values.values())))
         return self
+
+    # ---- labels -----------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels that the learner knows now, sorted, in the type they were taught in."""
+        return self._columns()[0]
+
+    def _columns(self) -> tuple[np.ndarray, list[int]]:
+        """Return the labels, sorted, and where each of them stands in the learner."""
+        values = np.array([self._value(name) for name in self.learner_.classes_])
+        found, places = np.unique(values, return_index=True)
+        return found, places.tolist()
+
+    def _value(self, name: str) -> Any:
+        """Return a label of the learner as it was taught; one of a correction gets the type of the others."""
+        if name in self._values:
+            return self._values[name]
+        known = next(iter(self._values.values()))
+        value: Any = None
+        with suppress(ValueError):
+            value = name == "True" if isinstance(known, bool) else type(known)(name)
+        if str(value) != name:
+            raise BadInput(
+                f"learner_ has the label {name!r}, but labels were taught as {type(known).__name__}, such as "
+                f"{known!r}; rename it with learner_.rename_label, or fit again with strings"
+            )
+        return value
 
     # ---- predicting -------------------------------------------------------------------------------------
 
@@ -115,9 +142,8 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return a row per text and a column per label of `classes_`."""
         check_is_fitted(self)
-        column = {name: place for place, name in enumerate(self.learner_.classes_)}
-        order = [column[str(value)] for value in self.classes_.tolist()]
-        found: np.ndarray = self.learner_.predict_proba(texts_of(X))[:, order]
+        texts, (_, places) = texts_of(X), self._columns()
+        found: np.ndarray = self.learner_.predict_proba(texts)[:, places]
         return found
 
     @override

@@ -80,6 +80,43 @@ def test_ten_is_after_nine(one_layer):
     assert likely[0, 0] == found.learner_.predict_proba(TEXTS[:1])[0, 1]
 
 
+@pytest.mark.parametrize("labels", [LABELS, NUMBERS], ids=["strings", "integers"])
+def test_what_the_learner_was_corrected_to_is_predicted(one_layer, labels):
+    found = classifier(one_layer).fit(TEXTS, labels)
+    kind, (a, b, *_) = type(labels[0]), found.classes_.tolist()
+    new = "other" if kind is str else 123
+    found.learner_.rename_label(str(a), str(new))
+    assert found.classes_.tolist() == sorted([new, b])
+    expected = [new if label == a else label for label in labels]
+    assert found.score(TEXTS, expected) > 0.9
+    assert found.predict(TEXTS).dtype.kind == np.array(labels).dtype.kind
+    more = [kind(7000 + i) for i in range(2)]
+    found.learner_.learn(["w1 w2", "w3 w4"], [str(one) for one in more])
+    assert found.classes_.tolist() == sorted([new, b, *more])
+    assert np.allclose(found.predict_proba(TEXTS).sum(1), 1)
+    found.learner_.forget(str(b))
+    assert found.classes_.tolist() == sorted([new, *more])
+    assert found.predict_proba(TEXTS).shape == (len(TEXTS), 3)
+    found.partial_fit(TEXTS[:4], labels[:4])
+    assert {*labels[:4]} < {*found.classes_.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("labels", "strange"), [(NUMBERS, "one"), (NUMBERS, "1.0"), ([n > 0 for n in NUMBERS], "yes")]
+)
+def test_a_label_that_is_no_integer_is_said_where_integers_were_taught(one_layer, labels, strange):
+    found = classifier(one_layer).fit(TEXTS, labels)
+    found.learner_.rename_label(str(labels[0]), strange)
+    said = f"has the label {strange!r}, but labels were"
+    with pytest.raises(HoldfastError, match=said) as caught:
+        found.predict(TEXTS)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(HoldfastError, match=said):
+        _ = found.classes_
+    found.learner_.rename_label(strange, str(labels[0]))
+    assert found.score(TEXTS, labels) > 0.9
+
+
 def test_parameters_and_clones(one_layer):
     found = classifier(one_layer, hyper_parameters={"shrinkage": 0.5}, settings={"max_length": 16}, seed=3)
     copy = clone(found.fit(TEXTS, LABELS))
