@@ -279,6 +279,15 @@ def test_the_script_of_the_docs_runs(tmp_path, monkeypatch, capsys):
         (["a", "b"], ["x", b"y"], "use strings or integers"),
         (["a", "b"], ["x", "(unknown)"], "cannot be a label"),
         (["a", "b"], ["x", "y\nz"], "line break or control character"),
+        (["a", "b"], ["x", "y\0"], "line break or control character"),
+        (["a", "b"], 3, "y is no list but int"),
+        (["a", "b"], {"x": 1, "y": 2}, "y is no list but dict"),
+        (["a", "b"], {"x", "y"}, "y is no list but set"),
+        (["a", "b"], np.array(3), "y is a single value; give a list"),
+        (np.array("a"), ["x"], "X is a single value; give a list"),
+        (["a", "b"], [np.array([1, 2]), np.array([1, 2])], "MultiOutputClassifier"),
+        (["a", "b"], [1, 10**30], "label 2 is an integer of more than 64 bits"),
+        (["a", "b"], [10**5000, "x"], "label 1 is an integer of more than 64 bits"),
     ],
 )
 def test_bad_input_is_one_line(one_layer, texts, labels, said):
@@ -286,6 +295,36 @@ def test_bad_input_is_one_line(one_layer, texts, labels, said):
         classifier(one_layer).fit(texts, labels)
     assert isinstance(caught.value, ValueError)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"seed": None}, "seed is None; give an integer"),
+        ({"seed": 0.5}, "seed is 0.5; give an integer"),
+        ({"model": None}, "model is None"),
+        ({"method": 3}, "unknown method '3'"),
+        ({"method": None}, "unknown method 'None'"),
+        ({"hyper_parameters": [1]}, r"hyper_parameters is \[1\]; give a dictionary"),
+        ({"hyper_parameters": {1: 2}}, "hyper_parameters is {1: 2}; give a dictionary"),
+        ({"hyper_parameters": {"seed": 1}}, "unknown hyper-parameter 'seed'"),
+        ({"hyper_parameters": {"generations": 1}}, "unknown hyper-parameter 'generations'"),
+        ({"hyper_parameters": {"settings": None}}, "unknown hyper-parameter 'settings'"),
+        ({"hyper_parameters": {"shrinkage": "x"}}, "shrinkage='x': expected"),
+        ({"settings": [1]}, r"settings is \[1\]; give a dictionary"),
+        ({"settings": {"epochs": "x"}}, "epochs='x': expected"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_one_line(one_layer, parameters, said):
+    with pytest.raises(HoldfastError, match=said) as caught:
+        HoldfastClassifier(**{"model": one_layer, "method": "slda"} | parameters).fit(TEXTS, LABELS)
+    assert isinstance(caught.value, ValueError)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_seed_of_numpy_is_an_integer(one_layer):
+    assert classifier(one_layer, seed=np.int64(3)).fit(TEXTS, LABELS).learner_.seed == 3
 
 
 def test_a_lesson_of_another_type_changes_nothing(one_layer):
