@@ -107,8 +107,18 @@ def learn(
     )
     settings = {name: values.pop(name) for name in list(values) if name in fields_of(TrainingSettings)}
     if dry_run:
-        columns = {"text_column": text_column, "label_column": label_column}
-        plan = teach.planned(state, file, method=method, **columns, again=again, strict=strict)
+        plan = teach.planned(
+            state,
+            file,
+            method=method,
+            text_column=text_column,
+            label_column=label_column,
+            budget=budget,
+            again=again,
+            strict=strict,
+            hyper_parameters=values,
+            settings=settings,
+        )
         return _planned(state, plan)
     try:
         with learning(console, title=f"learning {file}") as progress:

@@ -91,6 +91,46 @@ def test_a_dry_run_refuses_what_learning_would_refuse(mine, here, capsys):
             refused(capsys, expected, "learn", "mine", str(source), *more, *dry)
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--method nope", "unknown method 'nope'"),
+        ("--method nope --set x=1", "unknown method 'nope'"),
+        ("--method mtl", "mtl learns all tasks at once"),
+        ("--method slda --budget 5", "--budget works only with auto, not with slda"),
+        ("--method slda --set shrinkage=7", "shrinkage"),
+        ("--set nosuch=1", "unknown setting 'nosuch'"),
+    ],
+)
+def test_a_dry_run_of_a_new_state_refuses_what_learning_would_refuse(here, capsys, one_layer, more, expected):
+    source = table(here / "a.csv", rows_of(0))
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, expected, "learn", "new", source, "--model", one_layer, *more.split(), *dry)
+    assert not (here / "new").exists()
+
+
+def test_a_dry_run_refuses_rows_that_a_head_cannot_learn(here, capsys, one_layer):
+    source = table(here / "a.csv", [row for row in rows_of(0) if row[1] == A])
+    new = ("learn", "new", source, "--model", one_layer)
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, "training by gradient needs two", *new, "--method", "seq", *dry)
+    assert call(*new, "--method", "slda", "--dry-run") == 0
+
+
+def test_a_dry_run_of_an_existing_state_checks_the_budget(here, capsys, one_layer):
+    source, more = table(here / "a.csv", rows_of(0)), table(here / "b.csv", rows_of(1))
+    assert call("learn", "new", source, "--model", one_layer, "--method", "slda") == 0
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, "--budget works only with auto", "learn", "new", more, "--budget", "5", *dry)
+
+
+def test_a_strict_dry_run_of_an_odd_file_learnt_before_is_no_error(mine, here, capsys):
+    source = table(here / "odd.csv", [("x", f"{A.upper()}")])
+    for options in ((), ("--strict",), ("--strict", "--dry-run")):
+        assert call("learn", "mine", source, *options) == 0
+    assert "already learnt (generation 3)" in capsys.readouterr().out
+
+
 def test_strict_refuses_labels_that_look_alike_and_contradictions(mine, here, capsys):
     before = content(mine)
     for rows, expected in (
