@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -266,16 +267,36 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[Oddity]:
         text, own = next(iter(torn.items()))
         such = f"{_short(text)!r}: {', '.join(sorted(own))}"
         found.append(Oddity("contradiction", f"texts with more than one label: {len(torn)}, such as {such}"))
+    given = {row.label for row in rows}
     alike: defaultdict[str, set[str]] = defaultdict(set)
-    for label in (*known, *(row.label for row in rows)):
-        alike[" ".join(re.sub(r"[_-]", " ", label).split()).casefold()].add(label)
-    for own in alike.values():
-        if len(own) > 1:
-            spelt = " and ".join(repr(label) for label in sorted(own))
-            how = "case, spaces, hyphens or underscores"
-            text = f"labels {spelt} differ only in {how} and count as {len(own)}; is that intended?"
-            found.append(Oddity("look-alike", text))
+    for label in (*known, *given):
+        alike[_bare(label)].add(label)
+    found += [
+        Oddity("look-alike", _told_alike(own)) for own in alike.values() if len(own) > 1 and own & given
+    ]
     return found
+
+
+def _folded(label: str) -> str:
+    """Return a label without case, hyphens and underscores, in one Unicode form."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    return " ".join(re.sub(r"[_-]", " ", folded).split())
+
+
+def _bare(label: str) -> str:
+    """Return the same with whole numbers and truth values written in one way: 1, 1.0 and true are one."""
+    folded = _folded(label)
+    return {"true": "1", "false": "0"}.get(folded) or re.sub(r"^(\d+)\.0+$", r"\1", folded)
+
+
+def _told_alike(labels: set[str]) -> str:
+    """Return what to say of labels that look alike."""
+    numbers = len({_folded(label) for label in labels}) > 1
+    how = "case, spaces, hyphens, underscores or Unicode form"
+    how = "how a number or a truth value is written" if numbers else how
+    equal = len({unicodedata.normalize("NFC", label) for label in labels}) < len(labels)  # to the eye
+    spelt = " and ".join((ascii if equal else repr)(label) for label in sorted(labels))
+    return f"labels {spelt} differ only in {how} and count as {len(labels)}; is that intended?"
 
 
 def refuse(source: str, odd: Sequence[Oddity]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from helpers.command_line import call, refused
 from helpers.everyday import rows_of, table
 
 from holdfast import Learner
+from holdfast.data.readers import Row
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
 from holdfast.everyday import correct, teach
@@ -143,8 +145,41 @@ def test_strict_refuses_labels_that_look_alike_and_contradictions(mine, here, ca
             refused(capsys, expected, "learn", "mine", source, "--strict", *more)
         assert call("learn", "mine", source, "--dry-run") == 0
     assert content(mine) == before
+    assert call("learn", "mine", table(here / "odd.csv", [("x", "set alarm"), ("y", "set_alarm")])) == 0
+    source = table(here / "fine.csv", [("z", "another")])
+    for more in (("--dry-run",), ()):
+        assert call("learn", "mine", source, "--strict", *more) == 0, "only labels of the file count"
+    refused(
+        capsys, "'set alarm' and", "learn", "mine", table(here / "c.csv", [("x", "set-alarm")]), "--strict"
+    )
     source = table(here / "twice.csv", [*rows_of(2), *rows_of(2)[:1]])
     assert call("learn", "mine", source, "--strict") == 0, "rows that repeat are noted, not refused"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["caf\u00e9", "cafe\u0301"], r"'cafe\\u0301' and 'caf\\xe9' differ only in case"),
+        (["\ufb01ne", "fine"], r"'fine' and '\ufb01ne' differ only in case"),
+        (["stra\u00dfe", "STRASSE"], "differ only in case"),
+        (["1", "1.0", "True"], "'1' and '1.0' and 'True' differ only in how a number or a truth value"),
+        (["0", "false"], "'0' and 'false' differ only in how a number"),
+        (["1", "2", "10", "2.1", "2.10", "true story"], ""),
+        (["True", "False"], ""),
+    ],
+)
+def test_labels_that_look_alike(labels, expected):
+    found = [str(one) for one in teach.oddities([Row(f"text {label}", label) for label in labels], [])]
+    assert len(found) == bool(expected)
+    assert re.search(expected, "".join(found)), found
+
+
+def test_labels_of_json_that_are_not_text_are_noted(here, capsys):
+    lines = [{"text": f"t{i}", "label": label} for i, label in enumerate((True, 1.0, 1))]
+    (here / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert call("learn", "new", "a.jsonl", "--dry-run") == 0
+    assert "'1' and '1.0' and 'True' differ only in how" in capsys.readouterr().out
+    refused(capsys, "count as 3", "learn", "new", "a.jsonl", "--dry-run", "--strict")
 
 
 # ---- two generations ----------------------------------------------------------------------------------
