@@ -226,21 +226,40 @@ def test_sums_end_with_the_labels(one_layer):
 
 
 def test_suggestions_can_be_filled_in_and_taught(mine, here, capsys):
-    lines = here / "lines.txt"
-    lines.write_text("\n".join([*KNOWN, *NEW, "=1+1"]))
-    assert call("suggest", str(mine), str(lines), "-n", "8", "--format", "csv", "--out", "todo.csv") == 0
-    rows = list(csv.DictReader((here / "todo.csv").open()))
-    assert len(rows) == 8
+    """With the very texts, also those that a spreadsheet would take for formulas."""
+    formulas = ["=music0", "+red w1", "-1 w2", "@food0", 'w1, "w2"']
+    lines = [*KNOWN, *NEW, *formulas]
+    (here / "lines.txt").write_text("\n".join(lines))
+    number = str(len(lines))
+    todo = ("suggest", str(mine), "lines.txt", "-n", number, "--format", "csv", "--out", "todo.csv")
+    assert call(*todo) == 0
+    rows = list(csv.DictReader((here / "todo.csv").open(newline="")))
     assert {row["label"] for row in rows} == {""}
+    assert {row["text"] for row in rows} == {*lines}
     for row in rows:
         row["label"] = "new"
-    written = io.StringIO()
-    writer = csv.DictWriter(written, rows[0].keys())
-    writer.writeheader()
-    writer.writerows(rows)
-    (here / "done.csv").write_text(written.getvalue())
+    with (here / "done.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["text"] in formulas)
     assert call("learn", str(mine), "done.csv") == 0
-    assert "new" in Learner.load(mine).classes_
+    learner = Learner.load(mine)
+    head, same = learner.model.head, Learner.load(mine, 2)
+    same.learn(formulas, ["new"] * len(formulas))
+    sums = [one.total(one.labels.index("new")) for one in (head, same.model.head)]
+    assert torch.equal(*sums)
+
+
+def test_labels_that_look_like_formulas_are_escaped_in_tables(one_layer, here, capsys):
+    learner = create(one_layer, "slda")
+    learner.learn(KNOWN, ["=1+1" if i % 2 else "b" for i in range(len(KNOWN))])
+    learner.save(here / "odd")
+    source = table(here / "t.csv", rows_of(0))
+    for command, column in (("suggest", "nearest"), ("drift", "label")):
+        capsys.readouterr()
+        assert call(command, "odd", source, "--format", "csv") == 0
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert {row[column] for row in rows} <= {"'=1+1", "b"}
 
 
 def test_suggest_and_drift_in_every_format(mine, here, capsys, monkeypatch):
@@ -274,8 +293,8 @@ def test_wrong_input_is_one_line(mine, here, capsys, monkeypatch):
     (here / "empty.txt").write_text("\n\n")
     refused(capsys, "no sentences", "suggest", str(mine), "empty.txt")
     refused(capsys, "no such file", "drift", str(mine), "absent.csv")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
-    refused(capsys, "stdin is not UTF-8 at byte 0", "drift", str(mine), "-")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"music0\n\xff\n")))
+    refused(capsys, "text 2 of stdin is not UTF-8", "drift", str(mine), "-")
 
 
 def test_taught_is_unchanged(learner):
