@@ -139,7 +139,7 @@ def _record(one: Suggestion) -> dict[str, Any]:
 
 
 def _as_csv(found: Sequence[Suggestion]) -> Iterator[str]:
-    """Yield a table whose column `label` is to be filled in; its texts will be taught and stay as they are."""
+    """Yield a table whose column `label` is to be filled in; its texts, to be taught, stay as they are."""
     from holdfast.runtime.answers import cell, csv_line
 
     yield csv_line(COLUMNS)

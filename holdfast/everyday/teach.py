@@ -62,7 +62,7 @@ class Planned:
 
 
 def learn(
-    path: Path,
+    path: str | Path,
     source: str,
     *,
     given: Rows | None = None,
@@ -84,6 +84,7 @@ def learn(
     `strict`, labels that look alike and texts with several labels are errors.
     `given` are rows that are in memory already; `source` is then only the name of the lesson.
     """
+    path = Path(path)
     columns = {"text_column": text_column, "label_column": label_column}
     rows = read_pairs(source, **columns) if given is None else list(given)
     with state.working_in(path):
@@ -131,7 +132,7 @@ def learn(
 
 
 def planned(
-    path: Path,
+    path: str | Path,
     source: str,
     *,
     method: str | None = None,
@@ -147,6 +148,7 @@ def planned(
 
     Nothing is written, and no encoder is loaded.
     """
+    path = Path(path)
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
     known: dict[str, int | None] = {}
     before: tuple[int, set[str]] | None = None

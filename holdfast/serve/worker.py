@@ -134,22 +134,22 @@ def _correct(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[
         "progress": progress,
     }
     if arguments["to"] is None:
-        return asdict(correct.remove_rows(path, rows, **options))
-    return asdict(correct.relabel_rows(path, rows, arguments["to"], **options))
+        return correct.remove_rows(path, rows, **options).answer()
+    return correct.relabel_rows(path, rows, arguments["to"], **options).answer()
 
 
 def _rename(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from holdfast.everyday import correct
 
     old, new, model = arguments["old"], arguments["new"], arguments["model"]
-    return asdict(correct.rename_label(path, old, new, model=model, progress=progress))
+    return correct.rename_label(path, old, new, model=model, progress=progress).answer()
 
 
 def _merge(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from holdfast.everyday import correct
 
     labels, into, model = arguments["labels"], arguments["into"], arguments["model"]
-    return asdict(correct.merge_labels(path, labels, into, model=model, progress=progress))
+    return correct.merge_labels(path, labels, into, model=model, progress=progress).answer()
 
 
 def _compare(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
