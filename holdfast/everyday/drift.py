@@ -15,7 +15,7 @@ from torch import Tensor
 
 from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
-from holdfast.heads import LiftedHead, SLDAHead
+from holdfast.heads import SLDAHead
 from holdfast.learning.learner import Learner
 from holdfast.maths.shift import at_least, holm, mixing, shift, spread
 from holdfast.runtime.answers import chunks
@@ -147,15 +147,14 @@ class Traffic:
         head, rows = _sums_of(self.learner), torch.tensor(self.learner.model.head.visible_rows())
         if not self.texts:
             raise HoldfastError("there are no texts to compare; give some lines")
-        scale = head.scale if isinstance(head, LiftedHead) else 1.0
         counts = head.past.counts[rows]
-        means = head.past.means()[rows, : head.width] / scale
-        free = max(float(counts.sum()) - len(rows), 0.0)
-        if free < 1:
+        means = head.past.means()[rows, : head.width] / head.scale
+        within = head.spread_within()
+        if within is None:
             raise HoldfastError(
                 "every label was taught one sentence: how they vary is not known; teach some more"
             )
-        own = spread(head.past.within()[: head.width, : head.width] / (free * scale**2), free)
+        own = spread(within, head.free)
         shares, taught = self.weights / self.texts, counts / counts.sum()
         apart = self.total / self.texts - shares @ means
         found = shift(apart, 1 / self.texts + float((shares.square() / counts).sum()), own)

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
-from holdfast.heads import Head, LiftedHead, SLDAHead
+from holdfast.heads import Head, SLDAHead
 from holdfast.heads.discriminant import shrunk
 from holdfast.heads.sums import factored
 from holdfast.learning.learner import Learner
@@ -149,7 +149,7 @@ def whitened(head: Head, features: Tensor, rows: Tensor) -> Tensor:
     """
     middle = features.mean(0)
     z = (features[rows] - middle).double()
-    spread = covariance_within(head)
+    spread = head.spread_within() if isinstance(head, SLDAHead) else None
     if spread is None:
         spread = gram(features - middle) / max(len(features) - 1, 1)
     if not float(spread.trace()) > 0:
@@ -157,17 +157,6 @@ def whitened(head: Head, features: Tensor, rows: Tensor) -> Tensor:
     factor = factored(shrunk(spread, SHRINKAGE))
     white: Tensor = torch.linalg.solve_triangular(factor, z.T, upper=False).T
     return normalize(white, dim=1)
-
-
-def covariance_within(head: Head) -> Tensor | None:
-    """Return the covariance of sentence vectors around the means of their labels; None if it is not known."""
-    if not isinstance(head, SLDAHead):
-        return None
-    free = float(head.past.counts.sum()) - len(head.visible_rows())
-    if free < 1:
-        return None
-    scale = head.scale if isinstance(head, LiftedHead) else 1.0
-    return head.past.within()[: head.width, : head.width] / (free * scale**2)
 
 
 def _seen(learner: Learner, texts: Sequence[str]) -> Looked:

@@ -61,7 +61,7 @@ def test_whitened_vectors_of_a_label_vary_equally(learner):
     """The slow way: subtract, multiply by the inverse root of the shrunk covariance, divide by the length."""
     head = learner.model.head
     features = learner.model.embed(KNOWN)
-    spread = everyday.covariance_within(head)
+    spread = head.spread_within()
     by_label = {}
     for task in (0, 1):
         for part in ("train", "valid"):
