@@ -14,7 +14,9 @@ from fastapi.testclient import TestClient
 from helpers.everyday import rows_of
 from helpers.serving import TOKEN, WRITER, finished, rows_json, running, served, until, worked
 
+from holdfast.data.tasks import Split
 from holdfast.everyday import predict
+from holdfast.everyday.evaluate import compared
 from holdfast.everyday.export import export
 from holdfast.learning.learner import Learner
 from holdfast.runtime.answers import Asked
@@ -393,8 +395,10 @@ def test_a_job_compares_two_generations_by_the_places_of_rows(mine: Path, tmp_pa
     old, new = first.predict(texts), second.predict(texts)
     assert found["changed"] == [[i, gold[i], old[i], new[i]] for i in range(len(rows)) if old[i] != new[i]]
     assert found["better"] == sum(n == g != o for o, n, g in zip(old, new, gold, strict=True)) > 0
-    assert found["scores"] == [pytest.approx(one.score(texts, gold)) for one in (first, second)]
+    assert found["macro_f1"] == [pytest.approx(one.score(texts, gold)) for one in (first, second)]
     assert Store(mine).current == 2
+    answer = compared(first, second, Split(tuple(texts), tuple(gold))).answer(20)
+    assert found == {"generations": [1, 2], **answer, "changed": found["changed"]}, "as the command answers"
 
 
 def test_a_job_suggests_texts_by_their_places(mine: Path, tmp_path: Path) -> None:
