@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from helpers.everyday import rows_of, table
+from helpers.learners import create
 
 from holdfast.data.readers import Row
 from holdfast.errors import HoldfastError
@@ -134,6 +136,38 @@ def test_two_states_become_one(mine: Path, tiny_bert: str, tmp_path: Path) -> No
     assert correct.remove_rows(mine, more).correction.sentences == len(more)
     assert counts(mine) == before
     assert teach.learn(mine, source).lesson is not None
+
+
+def test_what_two_states_need_in_common(one_layer: str) -> None:
+    """As docs/everyday.md says: sums of the same vectors; what turns sums into scores may differ."""
+
+    def taught(task: int, method: str, **options: Any) -> Learner:
+        learner = create(one_layer, method, **options)
+        learner.learn([text for text, _ in rows_of(task)], [label for _, label in rows_of(task)])
+        return learner
+
+    for method, mine, other in (
+        ("slda", {"shrinkage": 0.1}, {"shrinkage": 0.5}),
+        ("slda", {"shrinkage": 0.1, "weighting": "counts"}, {"shrinkage": 0.1}),
+        ("rda", {"shrinkage": 0.1, "blend": 0.3}, {"shrinkage": 0.5, "blend": 0.1}),
+        ("ranpac", {"ridge": 1.0}, {"ridge": 10.0}),
+    ):
+        learner, both = taught(0, method, **mine), taught(0, method, **mine)
+        assert learner.merge(taught(1, method, **other)).exact
+        both.merge(taught(1, method, **mine))
+        texts = [text for text, _ in rows_of(1, "test")]
+        assert np.allclose(learner.model.logits(texts), both.model.logits(texts))
+        assert learner.method.hparams() == both.method.hparams(), "those of the learner stay"
+    auto = {"sentences": 0, "layers": 1, "columns": 60}
+    for method, mine, other in (
+        ("slda", {}, {"scatter": "pooled"}),
+        ("slda", {}, {"seed": 1}),
+        ("auto", auto, auto | {"columns": 0}),
+        ("auto", auto, auto | {"shrinkage": 0.1}),
+        ("auto", auto, auto | {"weighting": "counts"}),
+    ):
+        with pytest.raises(HoldfastError, match=r"can(not)? be merged"):
+            taught(0, method, **mine).merge(taught(1, method, **other))
 
 
 def test_a_state_is_not_added_to_itself(mine: Path, tmp_path: Path) -> None:
