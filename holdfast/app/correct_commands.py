@@ -162,7 +162,7 @@ def _corrected(state: Path, done: Corrected) -> dict[str, Any]:
         if found.gone:
             say(f"no longer a label: {', '.join(map(repr, found.gone))}")
         say(
-            "exact: the statistics are those of a learner taught right from the start"
+            "exact: the sums are those of a learner taught right from the start"
             if found.exact
             else "not exact: what was trained keeps traces"
         )

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.everyday import rows_of, table
 from helpers.learners import create
+from torch import Tensor
 
 from holdfast.data.readers import Row
 from holdfast.errors import HoldfastError
 from holdfast.everyday import correct, teach
 from holdfast.everyday.correct import Corrected
+from holdfast.heads import SLDAHead
 from holdfast.learning.learner import Learner
 
 
@@ -136,6 +140,53 @@ def test_two_states_become_one(mine: Path, tiny_bert: str, tmp_path: Path) -> No
     assert correct.remove_rows(mine, more).correction.sentences == len(more)
     assert counts(mine) == before
     assert teach.learn(mine, source).lesson is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["auto", "slda", "rda"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_a_correction_with_default_options_leaves_as_it_was(
+    tiny_bert: str, method: str, seed: int
+) -> None:
+    """As docs/how-to/correct.md says: sums and scores are exact, what left-out sentences chose stays."""
+    first, second = rows_of(0), rows_of(1)
+    a, b = sorted({label for _, label in first})
+    wrong = Random(seed).sample([text for text, label in first if label == a], 4)
+    slips = [(text, b if text in wrong else label) for text, label in first]
+    learners = []
+    for rows in (slips, first):
+        learner = Learner.create(tiny_bert, method, seed=seed)
+        for week in (rows, second):
+            learner.learn([text for text, _ in week], [label for _, label in week])
+        learners.append(learner)
+    corrected, right = learners
+    found = corrected.relabel(wrong, [b] * len(wrong), a)
+    assert found.exact
+    assert "settings chosen on held-out sentences" in found.note
+    for what in ("shrinkage", "temperature", "distances of --reject"):
+        assert what in found.note
+    head, its = corrected.model.head, right.model.head
+    assert isinstance(head, SLDAHead)
+    assert isinstance(its, SLDAHead)
+    assert head.labels == its.labels
+
+    def close(one: Tensor, other: Tensor) -> bool:
+        return torch.allclose(one, other, rtol=0, atol=1e-6 * max(1.0, float(other.abs().max())))
+
+    mine, others = head.statistics(), its.statistics()
+    sums = [name for name in mine if name in head.past.names]
+    assert sums
+    assert torch.equal(head.counts, its.counts)
+    assert all(close(head.total(row), its.total(row)) for row in range(len(its.labels)))
+    assert close(head.past.within(), its.past.within())
+    chosen = mine.keys() - {*sums}
+    assert not all(torch.equal(mine[name], others[name]) for name in chosen), "the choices of earlier lessons"
+    z = right.model.embed([text for task in (0, 1, 2) for text, _ in rows_of(task, "test")])
+    its.load_statistics({name: mine[name] if name in chosen else others[name] for name in others})
+    its.resettle()
+    assert close(head(z).double(), its(z).double()), "at equal hyper-parameters the scores are equal"
+    assert close(corrected.probabilities(z), right.probabilities(z)), "and so is all that follows from them"
+    assert head.threshold(0.95) == pytest.approx(its.threshold(0.95), rel=1e-6)
 
 
 def test_what_two_states_need_in_common(one_layer: str) -> None:
