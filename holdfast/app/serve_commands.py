@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 import typer
 
+from holdfast.app.formats import write
 from holdfast.app.options import Threads
 from holdfast.app.terminal import default_threads, say, start_torch
 from holdfast.errors import require
@@ -60,7 +61,11 @@ def serve(
         ),
     ] = None,
     threads: Threads = None,
-) -> dict[str, Any]:
+    format: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="Format of what is printed at the start; with `json`, one document on stdout."),
+    ] = "text",
+) -> None:
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
@@ -79,6 +84,15 @@ def serve(
         timeout=timeout,
         grace=grace,
     )
+
+    def started(address: str, made: str | None) -> None:
+        if format == "json":
+            write({"state": str(state), "address": address, "token": made})
+            return
+        say(f"serving {state} at {address}" + (f"#token={made}" if made else ""))
+        if made:
+            say("whoever has this address may change the learner; set your own token with --token-file")
+
     server.serve(
         state,
         host=host,
@@ -90,6 +104,5 @@ def serve(
         model=model,
         allow=tuple(allow_host),
         limits=limits,
-        say=say,
+        started=started,
     )
-    return {"state": state, "stopped": True}

@@ -131,11 +131,12 @@ def serve(
     model: str | None = None,
     allow: tuple[str, ...] = (),
     limits: ServiceLimits | None = None,
-    say: Callable[[str], None] = print,
+    started: Callable[[str, str | None], None] = lambda address, token: None,
 ) -> None:
     """Serve a learner, or a folder of learners, until the process is told to stop.
 
-    Without a token one is made and printed, but only for an address of this machine.
+    `started` gets the address and, if none was given, the token that was made; that is done only for an
+    address of this machine.
     """
     limits = limits or ServiceLimits()
     if not token and not is_local(host):
@@ -162,9 +163,7 @@ def serve(
         limits=limits,
     )
     shown = f"[{host}]" if ":" in host else host
-    say(f"serving {path} at http://{shown}:{port}/" + (f"#token={token}" if made else ""))
-    if made:
-        say("whoever has this address may change the learner; set your own token with --token-file")
+    started(f"http://{shown}:{port}/", token if made else None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
