@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import call, refused
-from helpers.everyday import rows_of, table
+from helpers.everyday import rows_of, statistics, table
 
 from holdfast import Learner
 from holdfast.data.readers import Row
@@ -19,7 +19,6 @@ from holdfast.errors import HoldfastError
 from holdfast.everyday import correct, teach
 from holdfast.everyday.evaluate import Compared, compared, evaluated
 from holdfast.maths.metrics import macro_f1
-from holdfast.storage.generations import Store
 
 A, B = sorted({label for _, label in rows_of(0)})
 
@@ -230,17 +229,6 @@ def test_a_generation_compared_with_itself_has_not_changed(made, here, capsys):
 
 
 # ---- one wrong row ------------------------------------------------------------------------------------
-
-
-def statistics(path: Path) -> dict[str, bytes]:
-    """Return the bytes of every tensor of the head and of its calibration."""
-    tensors = Store(path).load().tensors
-    return {
-        f"{group}/{name}": value.numpy().tobytes()
-        for group, own in tensors.items()
-        for name, value in own.items()
-        if group.startswith(("head.", "calibration"))
-    }
 
 
 @pytest.mark.parametrize("how", ["relabel", pytest.param("remove", marks=pytest.mark.slow)])

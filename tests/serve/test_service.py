@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from helpers.everyday import rows_of
+from helpers.command_line import call
+from helpers.everyday import rows_of, statistics
 from helpers.serving import TOKEN, WRITER, finished, rows_json, running, served, until, worked
 
 from holdfast.data.tasks import Split
@@ -385,6 +386,34 @@ def test_jobs_that_correct_rows_and_labels(mine: Path, tmp_path: Path) -> None:
     learner = Learner.load(mine)
     counts = dict(zip(learner.classes_, learner.model.head.past.counts.tolist(), strict=True))
     assert counts == {"home": 24, "mail": 12, "stock": 12}
+
+
+@pytest.mark.parametrize("how", ["relabel", pytest.param("remove", marks=pytest.mark.slow)])
+def test_a_wrong_row_is_corrected_as_by_the_command_and_in_python(
+    how: str, mine: Path, tmp_path: Path
+) -> None:
+    """The service, the command line and a learner end in the same bytes of statistics."""
+    text, label = rows_of(0)[0]
+    shell, python, before = tmp_path / "shell", tmp_path / "python", statistics(mine)
+    for place in (shell, python):
+        shutil.copytree(mine, place)
+    to = {"to": "right"} if how == "relabel" else {}
+    with served(mine, tmp_path / "jobs") as client:
+        job = client.post("/v1/correct", json=rows_json([(text, label)]) | to, headers=WRITER).json()
+        report = finished(client, job)
+    assert report["status"] == "done", report
+    options = ["--to", "right"] if how == "relabel" else []
+    assert call(how, str(shell), "--text", text, "--label", label, *options) == 0
+    learner = Learner.load(python)
+    if how == "relabel":
+        learner.relabel([text], [label], "right")
+    else:
+        learner.remove([text], [label])
+    learner.save(python)
+    expected = statistics(mine)
+    assert expected != before
+    assert statistics(shell) == expected
+    assert statistics(python) == expected
 
 
 def test_a_job_compares_two_generations_by_the_places_of_rows(mine: Path, tmp_path: Path) -> None:
