@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -65,7 +65,7 @@ def serve(
         Literal["text", "json"],
         typer.Option(help="Format of what is printed at the start; with `json`, one document on stdout."),
     ] = "text",
-) -> None:
+) -> dict[str, Any] | None:
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
@@ -106,3 +106,4 @@ def serve(
         limits=limits,
         started=started,
     )
+    return None  # the answer was given at the start

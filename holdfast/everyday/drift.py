@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
@@ -93,6 +94,11 @@ class Drift:
             return False
         return self.unknown_p < SURE and self.unknown >= NOTABLE_UNKNOWN * self.unknown_expected
 
+    @override
+    def __repr__(self) -> str:
+        what = "changed" if self.changed else "as taught"
+        return f"Drift({self.texts} texts, {len(self.labels)} labels, shift {self.shift:.2f}, {what})"
+
 
 @dataclass
 class Traffic:
@@ -107,6 +113,10 @@ class Traffic:
     sums: Tensor = field(init=False)
     """Per label, the sums of the probabilities w, of w² and of w z."""
     total: Tensor = field(init=False)
+
+    @override
+    def __repr__(self) -> str:
+        return f"Traffic({self.learner!r}, {self.texts} texts)"
 
     def __post_init__(self) -> None:
         head, classes = _sums_of(self.learner), len(self.learner.classes_)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -204,6 +205,15 @@ def test_texts_as_taught_have_not_drifted_and_others_have(learner):
     shares = [one.share for one in other.labels]
     assert sum(shares) == pytest.approx(1)
     assert other.notable == pytest.approx(0.5 * sum(share**2 for share in shares) ** 0.5)
+
+
+def test_both_are_described_in_one_line(learner):
+    traffic = Traffic(learner)
+    traffic.add(KNOWN)
+    assert repr(traffic) == f"Traffic({learner!r}, {len(KNOWN)} texts)"
+    assert re.fullmatch(
+        rf"Drift\({len(KNOWN)} texts, 4 labels, shift \d\.\d\d, (as taught|changed)\)", repr(traffic.drift())
+    )
 
 
 def test_heads_without_sums_are_refused(one_layer):
