@@ -141,7 +141,7 @@ def check_texts(texts: object, what: str = "text") -> None:
     listed = hasattr(texts, "__len__") and hasattr(texts, "__getitem__")
     if not listed or isinstance(texts, bytes | Mapping) or len(columns) != 1:
         kind = type(texts).__name__
-        raise HoldfastError(f"the {what}s are no list but {kind}; give a list of strings, or one column")
+        raise HoldfastError(f"the {what}s are {kind}, not a list; give a list of strings, or one column")
     for place, value in enumerate(cast(Sequence[object], texts), start=1):
         if not isinstance(value, str):
             found = f"{printable(reprlib.repr(value))} ({type(value).__name__})"
@@ -164,7 +164,7 @@ def check_pairs(texts: Sequence[str], labels: Sequence[str]) -> None:
     """Raise an error unless these are texts and as many labels, one for each."""
     check_texts(texts)
     if several(labels):
-        raise HoldfastError(f"the labels are several for each text; {SEVERAL}")
+        raise HoldfastError(f"a text has several labels; {SEVERAL}")
     check_texts(labels, "label")
     if len(texts) != len(labels):
         raise HoldfastError(f"{len(texts)} texts but {len(labels)} labels; give one label per text")

@@ -218,11 +218,11 @@ def _rows_corrected(
 def _checked(rows: Iterable[Row | tuple[str, str]]) -> Rows:
     """Return rows; raise an error unless each is a text, a label and, if it has one, a split."""
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
-        raise HoldfastError(f"the rows are no list but {type(rows).__name__}; give pairs of text and label")
+        raise HoldfastError(f"the rows are {type(rows).__name__}, not a list; give pairs of text and label")
     found = list(rows)
     for place, row in enumerate(found, start=1):
         if not isinstance(row, tuple | list) or not 2 <= len(row) <= 3:
-            raise HoldfastError(f"row {place} is no pair of text and label; give (text, label)")
+            raise HoldfastError(f"row {place} is not a pair of text and label; give (text, label)")
     given = [Row(*row) for row in found]
     check_pairs([row.text for row in given], [row.label for row in given])
     return given

@@ -207,7 +207,7 @@ def labels_of(y: Any) -> np.ndarray:
         raise BadInput("y is one string; give a list of labels")
     listed = hasattr(y, "__len__") and hasattr(y, "__getitem__") and not isinstance(y, bytes | Mapping)
     if not listed and not hasattr(y, "__array__"):
-        raise BadInput(f"y is no list but {type(y).__name__}; give a list of labels")
+        raise BadInput(f"y is {type(y).__name__}, not a list; give a list of labels")
     values = _column(y, "y")
     if several(values):
         raise BadInput(f"y has several labels for one text; {SEVERAL}")

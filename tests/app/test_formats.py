@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import typer
-from helpers.command_line import call, refused
+from helpers.command_line import call
 from helpers.everyday import learnt_twice, rows_of, table
 from helpers.records_by_hand import matrix, record_of
 from helpers.tiny import pairs, saved
@@ -242,9 +242,3 @@ def test_an_earlier_generation_is_evaluated(here: Path, capsys) -> None:
         assert found["generation"] == int(number)
         assert bool(found["never_learnt"]) is not known
     assert call("eval", "mine", source, "--generation", "7") == 2
-
-
-def test_an_artefact_has_one_generation(here: Path, capsys) -> None:
-    source = table(here / "later.csv", rows_of(1, "test"))
-    assert call("export", "mine", "artefact") == 0
-    refused(capsys, "has one generation only", "eval", "artefact", source, "--generation", "1")

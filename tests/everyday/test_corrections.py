@@ -274,12 +274,12 @@ def test_a_directory_is_named_by_a_string_too(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("one string", "no list but str; give pairs"),
-        (None, "no list but NoneType; give pairs"),
-        ({"text": "label"}, "no list but dict; give pairs"),
-        (["ab"], "row 1 is no pair"),
-        ([("text", "label"), ("text",)], "row 2 is no pair"),
-        ([("a", "b", "train", "d")], "row 1 is no pair"),
+        ("one string", "str, not a list; give pairs"),
+        (None, "NoneType, not a list; give pairs"),
+        ({"text": "label"}, "dict, not a list; give pairs"),
+        (["ab"], "row 1 is not a pair"),
+        ([("text", "label"), ("text",)], "row 2 is not a pair"),
+        ([("a", "b", "train", "d")], "row 1 is not a pair"),
         ([("text", None)], "label 1 is not text but None"),
         ([(3, "label")], "text 1 is not text but 3"),
         ([("text", ["a", "b"])], "one learner per label"),

@@ -134,9 +134,9 @@ def test_heads_without_distances_go_by_probability(one_layer, method):
         ([None], "text 1 is not text but None"),
         (["a", 3.5], "text 2 is not text but 3.5"),
         (["\ud800"], "unpaired surrogate"),
-        (None, "no list but NoneType"),
-        ({"a"}, "no list but set"),
-        (np.array([["a", "b"]]), "no list but ndarray; give a list of strings, or one column"),
+        (None, "NoneType, not a list"),
+        ({"a"}, "set, not a list"),
+        (np.array([["a", "b"]]), "ndarray, not a list; give a list of strings, or one column"),
         ([None], r"None \(NoneType\); fill it in"),
     ],
 )
@@ -154,7 +154,7 @@ def test_bad_numbers_of_suggestions_and_lines_that_arrive_are_one_line(learner):
     for n in ("3", 0, 2.5, None):
         with pytest.raises(HoldfastError, match="ask for at least one suggestion"):
             suggest(learner, KNOWN, n=n)
-    with pytest.raises(HoldfastError, match="no list but generator"):
+    with pytest.raises(HoldfastError, match="generator, not a list"):
         drift(learner, (text for text in KNOWN))
 
 
