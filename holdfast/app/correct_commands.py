@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.data.readers import Row
+    from holdfast.everyday.correct import Corrected
 
 Wrong = Annotated[
     str | None,
@@ -151,24 +152,25 @@ def _progress() -> Any:
     return LearnerProgress(Display(console))
 
 
-def _corrected(state: Path, done: Any) -> dict[str, Any]:
+def _corrected(state: Path, done: Corrected) -> dict[str, Any]:
     """Say what was corrected, and whether it is exact."""
+    found = done.correction
     if done.done_before:
-        say(f"done before (generation {done.generation}): {done.what}; --again would do it once more")
+        say(f"done before (generation {done.generation}): {found.what}; --again would do it once more")
     else:
-        say(done.what)
-        if done.gone:
-            say(f"no longer a label: {', '.join(map(repr, done.gone))}")
+        say(found.what)
+        if found.gone:
+            say(f"no longer a label: {', '.join(map(repr, found.gone))}")
         say(
-            "exact: the statistics are those of a learner taught right from the start"
-            if done.exact
+            "exact: the sums are those of a learner taught right from the start"
+            if found.exact
             else "not exact: what was trained keeps traces"
         )
-        if done.note:
-            say(f"not computed again: {done.note}")
+        if found.note:
+            say(f"not computed again: {found.note}")
     from holdfast.storage.generations import Store
 
     older = len(Store(state).generations) - 1
     kept = f"; {older} older kept, which rollback restores and --keep 1 deletes" if older else ""
     say(f"{state}: generation {done.generation}{kept}")
-    return {"state": state, **vars(done), "older_generations": older}
+    return {"state": state, **done.answer(), "older_generations": older}

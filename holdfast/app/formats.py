@@ -1,7 +1,8 @@
 """The option --format json, which every command has: its answer as one JSON document.
 
 A command returns its answer as a value. `add_format` adds the option: with `json`, the value is printed on
-stdout and what people read goes to stderr. The exit code is the same in both formats.
+stdout and what people read goes to stderr. The exit code is the same in both formats. A command that runs
+until it is stopped prints its answer itself and returns None.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def add_format(command: Callable[..., Any]) -> Callable[..., None]:
             raise
         finally:
             console.stderr = before
-        if as_json:
+        if as_json and answer is not None:
             write(answer)
 
     added = inspect.Parameter(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import sys
@@ -16,7 +14,7 @@ import typer
 
 from holdfast.app.options import Encoder, State, TextColumn, Threads
 from holdfast.app.terminal import start_torch
-from holdfast.data.tasks import printable
+from holdfast.data.tasks import printable, whole
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -54,7 +52,8 @@ def suggest(
 ) -> dict[str, Any]:
     """Suggest which unlabelled texts of FILE to label next: proposed new labels first, then doubtful lines.
 
-    csv has an empty column `label`: fill it in, delete the other rows, and `holdfast learn` reads it.
+    csv has an empty column `label`: fill it in, delete the other rows, and `holdfast learn` reads it. A
+    spreadsheet evaluates texts that begin with =: import that column as text.
     """
     start_torch(threads)
     from holdfast.everyday.suggest import suggest as suggested
@@ -94,14 +93,16 @@ def drift(
 def _texts(file: str, column: str) -> list[str]:
     """Return the texts of a file or of stdin."""
     from holdfast.data.readers import read_texts
+    from holdfast.runtime.answers import incoming
 
     if file != "-":
         return read_texts(file, text_column=column)
-    try:
-        lines = [line.strip() for line in sys.stdin.buffer.read().decode().splitlines()]
-    except UnicodeDecodeError as error:
-        raise HoldfastError(f"stdin is not UTF-8 at byte {error.start}; convert it first") from error
-    return [line for line in lines if line]
+    lines = (line.strip() for lines in incoming(sys.stdin.buffer) for line in lines)
+    texts = [line for line in lines if line]
+    for number, text in enumerate(texts, start=1):
+        if not whole(text):
+            raise HoldfastError(f"text {number} of stdin is not UTF-8; convert it first")
+    return texts
 
 
 def _write(
@@ -138,22 +139,13 @@ def _record(one: Suggestion) -> dict[str, Any]:
 
 
 def _as_csv(found: Sequence[Suggestion]) -> Iterator[str]:
-    """Yield a table whose column `label` is to be filled in."""
-    yield ",".join(COLUMNS)
+    """Yield a table whose column `label` is to be filled in; its texts, to be taught, stay as they are."""
+    from holdfast.runtime.answers import cell, csv_line
+
+    yield csv_line(COLUMNS)
     for one in found:
-        record = _record(one) | {"label": ""}
-        yield _row([record[name] for name in COLUMNS])
-
-
-def _row(values: Sequence[Any]) -> str:
-    """Return a line of CSV; None is empty, and a spreadsheet evaluates no text."""
-    from holdfast.runtime.answers import FORMULA
-
-    cells = ["" if value is None else value for value in values]
-    safe = [f"'{c}" if isinstance(c, str) and c.startswith(FORMULA) else c for c in cells]
-    line = io.StringIO()  # the writer's default line end makes it quote line breaks
-    csv.writer(line).writerow(safe)
-    return line.getvalue().removesuffix("\r\n")
+        record = _record(one) | {"label": "", "nearest": cell(one.label)}
+        yield csv_line([record[name] for name in COLUMNS])
 
 
 def _as_text(found: Sequence[Suggestion]) -> Iterator[str]:
@@ -209,8 +201,11 @@ def _drift_record(found: Drift) -> dict[str, Any]:
 
 def _drift_as_csv(found: Drift) -> Iterator[str]:
     """Yield the table of labels."""
-    yield ",".join(DRIFT_COLUMNS)
-    yield from (_row(list(row.values())) for row in _drift_rows(found))
+    from holdfast.runtime.answers import cell, csv_line
+
+    yield csv_line(DRIFT_COLUMNS)
+    for row in _drift_rows(found):
+        yield csv_line([*(row | {"label": cell(row["label"])}).values()])
 
 
 def _drift_as_text(found: Drift) -> Iterator[str]:

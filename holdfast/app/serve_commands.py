@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from holdfast.app.formats import write
 from holdfast.app.options import Threads
 from holdfast.app.terminal import default_threads, say, start_torch
 from holdfast.errors import HoldfastError, require
@@ -81,7 +82,11 @@ def serve(
         ),
     ] = None,
     threads: Threads = None,
-) -> dict[str, Any]:
+    format: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="Format of what is printed at the start; with `json`, one document on stdout."),
+    ] = "text",
+) -> dict[str, Any] | None:
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
@@ -116,6 +121,15 @@ def serve(
         timeout=timeout,
         grace=grace,
     )
+
+    def started(address: str, made: str | None) -> None:
+        if format == "json":
+            write({"state": shown_url(state), "address": address, "token": made})
+            return
+        say(f"serving {shown_url(state)} at {address}" + (f"#token={made}" if made else ""))
+        if made:
+            say("whoever has this address may change the learner; set your own token with --token-file")
+
     common: dict[str, Any] = {
         "source": source,
         "host": host,
@@ -126,14 +140,14 @@ def serve(
         "model": model,
         "allow": tuple(allow_host),
         "limits": limits,
-        "say": say,
+        "started": started,
     }
     if on_ray:
         from holdfast.serve.on_ray import serve as serve_on_ray
 
-        serve_on_ray(path, replicas=replicas, most=max_replicas, address=address, **common)
+        serve_on_ray(path, replicas=replicas, most=max_replicas, address=address, say=say, **common)
     else:
         if source:
             mirror.follow()
         server.serve(path, workers=workers, **common)
-    return {"state": shown_url(state), "stopped": True}
+    return None  # the answer was given at the start

@@ -107,8 +107,18 @@ def learn(
     )
     settings = {name: values.pop(name) for name in list(values) if name in fields_of(TrainingSettings)}
     if dry_run:
-        columns = {"text_column": text_column, "label_column": label_column}
-        plan = teach.planned(state, file, method=method, **columns, again=again, strict=strict)
+        plan = teach.planned(
+            state,
+            file,
+            method=method,
+            text_column=text_column,
+            label_column=label_column,
+            budget=budget,
+            again=again,
+            strict=strict,
+            hyper_parameters=values,
+            settings=settings,
+        )
         return _planned(state, plan)
     try:
         with learning(console, title=f"learning {file}") as progress:
@@ -306,7 +316,11 @@ def evaluate(
     from holdfast.runtime.artefact import is_artefact
 
     split = rows_to_test(file, text_column=text_column, label_column=label_column)
-    if is_artefact(state) and generation is None:
+    if is_artefact(state):
+        if generation is not None:
+            raise HoldfastError(
+                f"{state} is an exported artefact, which has one generation only; leave --generation out"
+            )
         learner: Any = artefact_at(state, model, threads)
     else:
         learner = Learner.load(state, generation, model=model)
@@ -402,23 +416,7 @@ def compare(
         f"macro-F1 {100 * found.first.score:.2f} -> {100 * found.second.score:.2f}: {100 * gap.mean:+.2f}, "
         f"95 % interval {low} to {high} (paired bootstrap over {_count(len(split), 'sentence')})"
     )
-    return {
-        "state": state,
-        "generations": generations,
-        "sentences": len(split),
-        "macro_f1": [found.first.score, found.second.score],
-        "difference": {"mean": gap.mean, "error": gap.error, "low": gap.low, "high": gap.high},
-        "better": found.better,
-        "worse": found.worse,
-        "confusions": [
-            {"label": gold, "predicted": guess, "before": old, "after": new}
-            for gold, guess, old, new in found.confusions()
-        ],
-        "labels": [
-            {"label": label, "before": was, "after": now, "sentences": n}
-            for label, was, now, n in found.changes()
-        ],
-    }
+    return {"state": state, "generations": generations, **found.answer()}
 
 
 def inspect(state: State) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, NamedTuple
 
-from holdfast.data.tasks import Split, Stream, Task
+from holdfast.data.tasks import Split, Stream, Task, whole
 from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.storage.files import digest_of
 
@@ -225,15 +225,6 @@ def _cell(row: Mapping[str, Any], column: str, place: str) -> str:
     if not whole(value):
         raise HoldfastError(f"{place}: column {column!r} has an unpaired surrogate; save it as UTF-8")
     return value
-
-
-def whole(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8: it has no unpaired surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _split(row: Mapping[str, Any], place: str) -> str | None:

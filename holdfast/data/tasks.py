@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Literal, get_args
+from typing import Any, Literal, cast, get_args
 from unicodedata import category
 
 from typing_extensions import override
@@ -16,6 +17,10 @@ from holdfast.errors import HoldfastError
 Scenario = Literal["class-incremental", "domain-incremental", "joint"]
 UNKNOWN, FAILED = "(unknown)", "(error)"  # answers that are not labels
 PARTS = ("train", "valid", "test")
+SEVERAL = (
+    "teach one learner per label with yes and no, or wrap the classifier of scikit-learn: "
+    "MultiOutputClassifier(HoldfastClassifier())"
+)
 CONTROL = {"Cc", "Cs", "Zl", "Zp"}  # control characters, surrogates, line and paragraph separators
 
 
@@ -89,8 +94,10 @@ class Task:
 
 
 def check_labels(labels: Iterable[str]) -> None:
-    """Raise an error if a label has a line break or control character, or is a reserved answer."""
+    """Raise an error if a label is blank, has a control character or line break, or is a reserved answer."""
     for label in labels:
+        if not label.strip():
+            raise HoldfastError("the name of a label is empty; give one")
         if label in (UNKNOWN, FAILED):
             raise HoldfastError(
                 f"{label!r} cannot be a label: it stands for an answer without one; rename it"
@@ -107,15 +114,58 @@ def printable(text: str) -> str:
     )
 
 
+def whole(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8: it has no unpaired surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def missing(value: Any) -> bool:
+    """Return whether a value is None, NaN, or the missing value of pandas."""
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return getattr(value, "shape", ()) == () and bool(value != value)
+
+
+def check_texts(texts: object, what: str = "text") -> None:
+    """Raise an error unless this is a list, an array or a column of texts.
+
+    `what` says what one of them is, for the messages.
+    """
+    if isinstance(texts, str):
+        raise HoldfastError(f"the {what}s are one string; give a list of strings")
+    columns = getattr(texts, "shape", (0,))
+    listed = hasattr(texts, "__len__") and hasattr(texts, "__getitem__")
+    if not listed or isinstance(texts, bytes | Mapping) or len(columns) != 1:
+        kind = type(texts).__name__
+        raise HoldfastError(f"the {what}s are {kind}, not a list; give a list of strings, or one column")
+    for place, value in enumerate(cast(Sequence[object], texts), start=1):
+        if not isinstance(value, str):
+            found = f"{printable(reprlib.repr(value))} ({type(value).__name__})"
+            advice = "fill it in or drop the row" if missing(value) else "use str()"
+            raise HoldfastError(f"{what} {place} is not text but {found}; {advice}")
+        if not whole(value):
+            raise HoldfastError(f"{what} {place} has an unpaired surrogate; save it as plain UTF-8 text")
+
+
+def several(labels: object) -> bool:
+    """Return whether labels are a table, or lists of labels."""
+    dimensions = len(getattr(labels, "shape", (0,)))
+    if dimensions != 1:
+        return dimensions > 1
+    each = labels if isinstance(labels, Collection) else ()
+    return any(isinstance(one, list | tuple | Set) or getattr(one, "shape", ()) for one in each)
+
+
 def check_pairs(texts: Sequence[str], labels: Sequence[str]) -> None:
-    """Raise an error unless these are texts and as many labels."""
-    for what, values in (("text", texts), ("label", labels)):
-        if isinstance(values, str):
-            raise HoldfastError(f"the {what}s are one string; give a list of strings")
-        for place, value in enumerate(values):
-            if not isinstance(value, str):
-                kind = type(value).__name__
-                raise HoldfastError(f"{what} {place + 1} is not text but {value!r} ({kind}); use str()")
+    """Raise an error unless these are texts and as many labels, one for each."""
+    check_texts(texts)
+    if several(labels):
+        raise HoldfastError(f"a text has several labels; {SEVERAL}")
+    check_texts(labels, "label")
     if len(texts) != len(labels):
         raise HoldfastError(f"{len(texts)} texts but {len(labels)} labels; give one label per text")
 

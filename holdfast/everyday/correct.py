@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from holdfast.data.readers import Row, Rows
-from holdfast.data.tasks import printable
+from holdfast.data.tasks import check_pairs, printable
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.everyday.lessons import Earlier, mark_of
@@ -23,20 +24,16 @@ from holdfast.storage.generations import Store
 
 @dataclass
 class Corrected:
-    """Result of a correction."""
+    """Result of a correction of a directory."""
 
     generation: int
-    exact: bool
-    """Whether the head equals one taught right from the start, apart from `note`."""
-    note: str
-    """What the correction cannot undo; empty if nothing."""
-    what: str
-    """What was corrected, in words."""
-    sentences: int
-    gone: tuple[str, ...] = ()
-    """Labels that no longer exist."""
+    correction: Correction
     done_before: bool = False
     """Whether the same rows had been corrected already, so that nothing was changed now."""
+
+    def answer(self) -> dict[str, Any]:
+        """Return all of it in one flat dictionary, for programs."""
+        return {"generation": self.generation, **asdict(self.correction), "done_before": self.done_before}
 
 
 @dataclass
@@ -55,7 +52,7 @@ class Forgotten:
 
 
 def forget_label(
-    path: Path,
+    path: str | Path,
     label: str,
     *,
     generations: int | None = None,
@@ -69,6 +66,7 @@ def forget_label(
     that contain the label. It can be repeated: a second call finishes one that was killed. If no generation
     knows the label any more, it removes ids and names only.
     """
+    path = Path(path)
     with state.working_in(path, new=False):
         store = Store(path)
         learner = Learner.load(path, model=model)
@@ -101,7 +99,7 @@ def _ever_known(store: Store) -> set[str]:
 
 
 def remove_rows(
-    path: Path,
+    path: str | Path,
     rows: Iterable[Row | tuple[str, str]],
     *,
     again: bool = False,
@@ -119,7 +117,7 @@ def remove_rows(
 
 
 def relabel_rows(
-    path: Path,
+    path: str | Path,
     rows: Iterable[Row | tuple[str, str]],
     to: str,
     *,
@@ -133,7 +131,7 @@ def relabel_rows(
 
 
 def rename_label(
-    path: Path,
+    path: str | Path,
     old: str,
     new: str,
     *,
@@ -146,7 +144,7 @@ def rename_label(
 
 
 def merge_labels(
-    path: Path,
+    path: str | Path,
     labels: Sequence[str],
     into: str,
     *,
@@ -155,12 +153,21 @@ def merge_labels(
     progress: Progress | None = None,
 ) -> Corrected:
     """Unite labels of a learner under one of them or under a new name."""
-    return _corrected(path, lambda one: one.merge_labels(labels, into), generations, model, progress)
+
+    def merge(learner: Learner) -> Correction:
+        alone = not isinstance(labels, str) and len({*labels}) == 1 and labels[0] in learner.classes_
+        if alone and into not in learner.classes_:
+            raise HoldfastError(
+                f"only the label {labels[0]!r} is given; name two or more, or rename it with rename-label"
+            )
+        return learner.merge_labels(labels, into)
+
+    return _corrected(path, merge, generations, model, progress)
 
 
 def merge_states(
-    path: Path,
-    other: Path,
+    path: str | Path,
+    other: str | Path,
     *,
     again: bool = False,
     generations: int | None = None,
@@ -171,6 +178,7 @@ def merge_states(
 
     Refuse a state that has learnt some of the same, such as a copy, unless `again` is true.
     """
+    path, other = Path(path), Path(other)
     if not again and path.resolve() == other.resolve():
         raise HoldfastError(f"{path} and {other} are the same state; name another one")
 
@@ -181,7 +189,7 @@ def merge_states(
 
 
 def _rows_corrected(
-    path: Path,
+    path: str | Path,
     rows: Iterable[Row | tuple[str, str]],
     to: str | None,
     again: bool,
@@ -189,7 +197,7 @@ def _rows_corrected(
     model: str | None,
     progress: Progress | None,
 ) -> Corrected:
-    given: Rows = [Row(*row) for row in rows]
+    given = _checked(rows)
     taught = [row for row in given if row.split in (None, "train")]
     if not given:
         raise HoldfastError("no rows to correct; give some")
@@ -205,6 +213,19 @@ def _rows_corrected(
         return "" if again else _done_before(Earlier.of(learner), set(labels) - {to}, mark, to)
 
     return _corrected(path, correct, generations, model, progress, mark=mark, done=done)
+
+
+def _checked(rows: Iterable[Row | tuple[str, str]]) -> Rows:
+    """Return rows; raise an error unless each is a text, a label and, if it has one, a split."""
+    if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
+        raise HoldfastError(f"the rows are {type(rows).__name__}, not a list; give pairs of text and label")
+    found = list(rows)
+    for place, row in enumerate(found, start=1):
+        if not isinstance(row, tuple | list) or not 2 <= len(row) <= 3:
+            raise HoldfastError(f"row {place} is not a pair of text and label; give (text, label)")
+    given = [Row(*row) for row in found]
+    check_pairs([row.text for row in given], [row.label for row in given])
+    return given
 
 
 def _done_before(earlier: Earlier, labels: set[str], mark: str, to: str | None) -> str:
@@ -232,7 +253,7 @@ def _done_before(earlier: Earlier, labels: set[str], mark: str, to: str | None) 
 
 
 def _corrected(
-    path: Path,
+    path: str | Path,
     correct: Callable[[Learner], Correction],
     generations: int | None,
     model: str | None,
@@ -242,16 +263,17 @@ def _corrected(
     done: Callable[[Learner], str] = lambda learner: "",
 ) -> Corrected:
     """Correct a learner and commit it; `mark` is that of the rows, `done` tells what was done before."""
+    path = Path(path)
     with state.working_in(path, new=False):
         learner = Learner.load(path, model=model)
         learner.progress = progress or Progress()
         if before := done(learner):
             learner.write_card(path, learner.card())  # a correction may have been killed before it did
-            return Corrected(learner.generation, True, "", before, 0, done_before=True)
+            return Corrected(learner.generation, Correction(before, 0, True, ""), done_before=True)
         found = correct(learner)
         learner.history[-1]["generation"] = Store(path).next
         if mark:
             learner.history[-1]["id"] = lesson_id(learner.key, mark)
         shutil.rmtree(path / ".trials", ignore_errors=True)  # trials of a lesson that was killed before
         number = learner.commit(path, keep=generations)
-    return Corrected(number, found.exact, found.note, found.what, found.sentences, found.gone)
+    return Corrected(number, found)

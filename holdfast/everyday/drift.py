@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
-from holdfast.data.readers import whole
+from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
-from holdfast.heads import LiftedHead, SLDAHead
+from holdfast.heads import SLDAHead
 from holdfast.learning.learner import Learner
 from holdfast.maths.shift import at_least, holm, mixing, shift, spread
 from holdfast.runtime.answers import chunks
@@ -93,6 +94,11 @@ class Drift:
             return False
         return self.unknown_p < SURE and self.unknown >= NOTABLE_UNKNOWN * self.unknown_expected
 
+    @override
+    def __repr__(self) -> str:
+        what = "changed" if self.changed else "as taught"
+        return f"Drift({self.texts} texts, {len(self.labels)} labels, shift {self.shift:.2f}, {what})"
+
 
 @dataclass
 class Traffic:
@@ -108,6 +114,10 @@ class Traffic:
     """Per label, the sums of the probabilities w, of w² and of w z."""
     total: Tensor = field(init=False)
 
+    @override
+    def __repr__(self) -> str:
+        return f"Traffic({self.learner!r}, {self.texts} texts)"
+
     def __post_init__(self) -> None:
         head, classes = _sums_of(self.learner), len(self.learner.classes_)
         self._labels = self.learner.classes_
@@ -117,11 +127,7 @@ class Traffic:
 
     def add(self, texts: Sequence[str]) -> None:
         """Add texts to the sums."""
-        if isinstance(texts, str):
-            raise HoldfastError("the texts are one string; give a list of strings")
-        for place, text in enumerate(texts):
-            if not isinstance(text, str) or not whole(text):
-                raise HoldfastError(f"text {place + 1} is not UTF-8 text but {text!r}; fix or drop it")
+        check_texts(texts)
         self._check_labels()
         for piece in chunks(texts):
             features = self.learner.model.embed(piece)
@@ -151,15 +157,14 @@ class Traffic:
         head, rows = _sums_of(self.learner), torch.tensor(self.learner.model.head.visible_rows())
         if not self.texts:
             raise HoldfastError("there are no texts to compare; give some lines")
-        scale = head.scale if isinstance(head, LiftedHead) else 1.0
         counts = head.past.counts[rows]
-        means = head.past.means()[rows, : head.width] / scale
-        free = max(float(counts.sum()) - len(rows), 0.0)
-        if free < 1:
+        means = head.past.means()[rows, : head.width] / head.scale
+        within = head.spread_within()
+        if within is None:
             raise HoldfastError(
                 "every label was taught one sentence: how they vary is not known; teach some more"
             )
-        own = spread(head.past.within()[: head.width, : head.width] / (free * scale**2), free)
+        own = spread(within, head.free)
         shares, taught = self.weights / self.texts, counts / counts.sum()
         apart = self.total / self.texts - shares @ means
         found = shift(apart, 1 / self.texts + float((shares.square() / counts).sum()), own)

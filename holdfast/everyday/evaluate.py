@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from holdfast.data.readers import read_pairs
 from holdfast.data.tasks import Split
@@ -56,6 +57,24 @@ class Compared:
         pairs = [pair for pair in {*self.first.pairs, *self.second.pairs} if pair[0] != pair[1]]
         found = [(*pair, self.first.pairs[pair], self.second.pairs[pair]) for pair in pairs]
         return sorted(found, key=lambda one: (-max(one[2:]), one[:2]))[:most]
+
+    def answer(self, most: int | None = None) -> dict[str, Any]:
+        """Return all of it for programs, with at most so many confusions; the texts are not in it."""
+        return {
+            "sentences": len(self.first.predicted),
+            "macro_f1": [self.first.score, self.second.score],
+            "difference": asdict(self.difference),
+            "better": self.better,
+            "worse": self.worse,
+            "confusions": [
+                {"label": gold, "predicted": guess, "before": old, "after": new}
+                for gold, guess, old, new in self.confusions(most)
+            ],
+            "labels": [
+                {"label": label, "before": was, "after": now, "sentences": n}
+                for label, was, now, n in self.changes()
+            ],
+        }
 
 
 def rows_to_test(source: str, *, text_column: str = "text", label_column: str = "label") -> Split:

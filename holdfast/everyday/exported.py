@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from holdfast.data.readers import whole
+from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
 from holdfast.everyday.scoring import Lift, scoring_of
 from holdfast.heads import LinearHead
@@ -120,9 +120,7 @@ class TorchClassifier:
     def answers(self, texts: Sequence[str], asked: Asked = PLAIN) -> list[Answer]:
         """Return predictions, as the learner gives them."""
         limits = AskedLimits(asked, self.artefact.reject, self.artefact.sets)
-        for number, text in enumerate(texts, start=1):
-            if not whole(text):
-                raise HoldfastError(f"text {number} has an unpaired surrogate; save it as plain UTF-8 text")
+        check_texts(texts)
         if not len(texts):
             return []
         probabilities, *distances = (part.numpy() for part in self._scores(self.model.embed(texts)))

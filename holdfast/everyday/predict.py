@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.data.readers import whole
-from holdfast.errors import HoldfastError
+from holdfast.data.tasks import check_texts
 from holdfast.learning.learner import Learner
 from holdfast.runtime.answers import PLAIN, Answer, Answerer, Asked
 
@@ -14,11 +13,9 @@ def answers(learner: Learner | Answerer, texts: Sequence[str], asked: Asked = PL
     """Return the predictions of a learner, or of an artefact."""
     if not isinstance(learner, Learner):
         return learner.answers(texts, asked)
+    check_texts(texts)
     if not len(texts):
         return []
-    for number, text in enumerate(texts, start=1):
-        if not whole(text):
-            raise HoldfastError(f"text {number} has an unpaired surrogate; save it as plain UTF-8 text")
     classes, features = learner.classes_, learner.model.embed(texts)
     far = [False] * len(texts) if asked.reject is None else learner.far_out(features, asked.reject)
     likely = learner.probabilities(features)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from numbers import Integral
+from os import PathLike, fspath
 from typing import Any, Self, cast
 
 import numpy as np
 from typing_extensions import override
 
-from holdfast.data.readers import whole
-from holdfast.data.tasks import check_labels
+from holdfast.data.tasks import SEVERAL, check_labels, check_texts, missing, printable, several
 from holdfast.errors import HoldfastError, did_you_mean, require
 from holdfast.fields import fields_of
 from holdfast.learning.directory import EVERYDAY
 from holdfast.learning.learner import Learner
+from holdfast.methods import method_of_learner
 from holdfast.settings import TrainingSettings
 
 require("sklearn", "sklearn")
@@ -23,11 +26,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin  # noqa: E402
 from sklearn.exceptions import DataConversionWarning  # noqa: E402
 from sklearn.utils.multiclass import check_classification_targets  # noqa: E402
 from sklearn.utils.validation import check_is_fitted  # noqa: E402
-
-SEVERAL = (
-    "y has several labels for one text; for independent yes/no answers wrap the classifier: "
-    "sklearn.multioutput.MultiOutputClassifier(HoldfastClassifier())"
-)
 
 
 class BadInput(HoldfastError, ValueError):
@@ -69,18 +67,28 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None) -> Self:
         """Forget everything and teach these texts."""
         texts, labels = _checked(X, y)
-        settings = dict(self.settings or {})
+        hyper_parameters, settings = (self._given(name) for name in ("hyper_parameters", "settings"))
+        if not isinstance(self.model, str | PathLike):
+            raise BadInput(f"model is {self.model!r}; give the name or the folder of an encoder")
+        if not isinstance(self.seed, Integral):
+            raise BadInput(f"seed is {self.seed!r}; give an integer")
         known = list(fields_of(TrainingSettings))
         if strange := sorted(set(settings) - set(known)):
             raise BadInput(f"unknown setting {strange[0]!r}{did_you_mean(strange[0], known)}")
+        with _as_bad_input():
+            method_of_learner(self.method, hyper_parameters)  # before those of Learner.create itself
+            training = replace(EVERYDAY, **settings)
         learner = Learner.create(
-            self.model,
-            self.method,
-            settings=replace(EVERYDAY, **settings),
-            seed=self.seed,
-            **(self.hyper_parameters or {}),
+            fspath(self.model), self.method, settings=training, seed=int(self.seed), **hyper_parameters
         )
         return self._taught(learner, texts, labels, {})
+
+    def _given(self, name: str) -> dict[str, Any]:
+        """Return a parameter that is a dictionary by name."""
+        given = {} if getattr(self, name) is None else getattr(self, name)
+        if not isinstance(given, Mapping) or not all(isinstance(one, str) for one in given):
+            raise BadInput(f"{name} is {printable(repr(given))}; give a dictionary of values by name")
+        return dict(given)
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
         """Teach the next lesson; new labels need not be announced, so `classes` has no effect."""
@@ -96,15 +104,38 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             known = next(iter(values.values()))
             raise BadInput(f"labels such as {labels[0]!r} and {known!r} are of different types; use one type")
         names = [str(value) for value in labels.tolist()]
-        try:
-            check_labels(names)
-        except HoldfastError as error:
-            raise BadInput(str(error)) from error
         learner.learn(texts, names)
         values |= dict(zip(names, labels.tolist(), strict=True))
         self.learner_, self._values = learner, values
-        self.classes_ = np.unique(np.array(list(values.values())))
         return self
+
+    # ---- labels -----------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The labels that the learner knows now, sorted, in the type they were taught in."""
+        return self._columns()[0]
+
+    def _columns(self) -> tuple[np.ndarray, list[int]]:
+        """Return the labels, sorted, and where each of them stands in the learner."""
+        values = np.array([self._value(name) for name in self.learner_.classes_])
+        found, places = np.unique(values, return_index=True)
+        return found, places.tolist()
+
+    def _value(self, name: str) -> Any:
+        """Return a label of the learner as it was taught; one of a correction gets the type of the others."""
+        if name in self._values:
+            return self._values[name]
+        known = next(iter(self._values.values()))
+        value: Any = None
+        with suppress(ValueError):
+            value = name == "True" if isinstance(known, bool) else type(known)(name)
+        if str(value) != name:
+            raise BadInput(
+                f"learner_ has the label {name!r}, but labels were taught as {type(known).__name__}, such as "
+                f"{known!r}; rename it with learner_.rename_label, or fit again with strings"
+            )
+        return value
 
     # ---- predicting -------------------------------------------------------------------------------------
 
@@ -117,9 +148,8 @@ class HoldfastClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return a row per text and a column per label of `classes_`."""
         check_is_fitted(self)
-        column = {name: place for place, name in enumerate(self.learner_.classes_)}
-        order = [column[str(value)] for value in self.classes_.tolist()]
-        found: np.ndarray = self.learner_.predict_proba(texts_of(X))[:, order]
+        texts, (_, places) = texts_of(X), self._columns()
+        found: np.ndarray = self.learner_.predict_proba(texts)[:, places]
         return found
 
     @override
@@ -151,23 +181,22 @@ def _checked(X: Any, y: Any) -> tuple[list[str], np.ndarray]:
 
 def texts_of(X: Any) -> list[str]:
     """Return the texts of a list, an array, or a column of pandas or `datasets`."""
-    if isinstance(X, str):
-        raise BadInput("X is one string; give a list of texts")
-    if isinstance(X, Mapping) or not hasattr(X, "__len__") or not hasattr(X, "__getitem__"):
-        raise BadInput(f"X is {type(X).__name__}; give a list of texts, or a column of your table")
-    values = _column(X, "X")
-    for place, value in enumerate(values, start=1):
-        if _missing(value):
-            raise BadInput(f"text {place} is missing ({value}); fill it in or drop the row")
-        if not isinstance(value, str):
-            raise BadInput(
-                f"text {place} is not text but {value!r} ({type(value).__name__}); give texts, not numbers"
-            )
-        if not whole(value):
-            raise BadInput(f"text {place} has an unpaired surrogate; save it as plain UTF-8 text")
+    listed = hasattr(X, "__len__") and hasattr(X, "__getitem__") and not isinstance(X, str | Mapping)
+    values = _column(X, "X") if listed else X
+    with _as_bad_input():
+        check_texts(values)
     if not values:
         raise BadInput("X has 0 texts, a minimum of 1 is required")
     return cast(list[str], values)
+
+
+@contextmanager
+def _as_bad_input() -> Iterator[None]:
+    """Turn an error of input into one that is also a ValueError."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise BadInput(str(error)) from error
 
 
 def labels_of(y: Any) -> np.ndarray:
@@ -176,11 +205,14 @@ def labels_of(y: Any) -> np.ndarray:
         raise BadInput("HoldfastClassifier requires y to be passed, but the target y is None")
     if isinstance(y, str):
         raise BadInput("y is one string; give a list of labels")
+    listed = hasattr(y, "__len__") and hasattr(y, "__getitem__") and not isinstance(y, bytes | Mapping)
+    if not listed and not hasattr(y, "__array__"):
+        raise BadInput(f"y is {type(y).__name__}, not a list; give a list of labels")
     values = _column(y, "y")
-    if any(isinstance(value, list | tuple | set) for value in values):
-        raise BadInput(SEVERAL)
+    if several(values):
+        raise BadInput(f"y has several labels for one text; {SEVERAL}")
     for place, value in enumerate(values, start=1):
-        if _missing(value):
+        if missing(value):
             raise BadInput(f"label {place} is missing ({value}, NaN or None); fill it in or drop the row")
         if isinstance(value, str) and not value.strip():
             raise BadInput(f"label {place} is empty; fill it in or drop the row")
@@ -190,18 +222,17 @@ def labels_of(y: Any) -> np.ndarray:
             )
         if not isinstance(value, str | bool | int | float | np.bool_ | np.integer | np.floating):
             raise BadInput(f"label {place} is {value!r} ({type(value).__name__}); use strings or integers")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise BadInput(f"label {place} is an integer of more than 64 bits; use strings")
     if len({_kind(value) for value in values}) > 1:
         first = values[0]
         other = next(value for value in values if _kind(value) != _kind(first))
         raise BadInput(f"labels such as {first!r} and {other!r} are of different types; use one type")
+    with _as_bad_input():  # an array of numpy would end them before a NUL character
+        check_labels(value for value in values if isinstance(value, str))
     found = np.array(values)
     check_classification_targets(found)
     return found
-
-
-def _missing(value: Any) -> bool:
-    """Return whether a value is None, NaN, or the missing value of pandas."""
-    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
 
 
 def _kind(value: Any) -> str:
@@ -225,8 +256,10 @@ def _column(values: Any, what: str) -> list[Any]:
             )
         values = values.iloc[:, 0] if hasattr(values, "iloc") else np.asarray(values)[:, 0]
     elif shape is not None and len(shape) != 1:
+        if not shape:
+            raise BadInput(f"{what} is a single value; give a list")
         if what == "y":
-            raise BadInput(SEVERAL)
+            raise BadInput(f"y has several labels for one text; {SEVERAL}")
         columns = f"{shape[1]} columns" if len(shape) == 2 else f"{len(shape)} dimensions"
         raise BadInput(f"X has {columns}; give one column of texts, such as table['text']")
     return list(values.tolist() if hasattr(values, "tolist") else values)

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from holdfast.data.readers import whole
+from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
-from holdfast.heads import Head, LiftedHead, SLDAHead
+from holdfast.heads import Head, SLDAHead
 from holdfast.heads.discriminant import shrunk
 from holdfast.heads.sums import factored
 from holdfast.learning.learner import Learner
@@ -83,8 +83,8 @@ def suggest(learner: Learner, texts: Sequence[str], n: int = 50) -> list[Suggest
     >>> [one.text for one in suggest(learner, ["at six", "play jazz", "play jazz"], n=5)]
     [...'play jazz'...]
     """
-    if n < 1:
-        raise HoldfastError(f"n is {n}; ask for at least one suggestion")
+    if not isinstance(n, int) or n < 1:
+        raise HoldfastError(f"n is {n!r}; ask for at least one suggestion, as an integer")
     looked = _seen(learner, texts)
     candidates = np.flatnonzero(looked.unknown > FAR)
     candidates = candidates[:: -(-len(candidates) // MOST)] if len(candidates) else candidates
@@ -149,7 +149,7 @@ def whitened(head: Head, features: Tensor, rows: Tensor) -> Tensor:
     """
     middle = features.mean(0)
     z = (features[rows] - middle).double()
-    spread = covariance_within(head)
+    spread = head.spread_within() if isinstance(head, SLDAHead) else None
     if spread is None:
         spread = gram(features - middle) / max(len(features) - 1, 1)
     if not float(spread.trace()) > 0:
@@ -159,27 +159,11 @@ def whitened(head: Head, features: Tensor, rows: Tensor) -> Tensor:
     return normalize(white, dim=1)
 
 
-def covariance_within(head: Head) -> Tensor | None:
-    """Return the covariance of sentence vectors around the means of their labels; None if it is not known."""
-    if not isinstance(head, SLDAHead):
-        return None
-    free = float(head.past.counts.sum()) - len(head.visible_rows())
-    if free < 1:
-        return None
-    scale = head.scale if isinstance(head, LiftedHead) else 1.0
-    return head.past.within()[: head.width, : head.width] / (free * scale**2)
-
-
 def _seen(learner: Learner, texts: Sequence[str]) -> Looked:
     """Return the labels, margins, unknownness and vectors of different texts."""
-    if isinstance(texts, str):
-        raise HoldfastError("the texts are one string; give a list of strings")
+    check_texts(texts)
     places: dict[str, int] = {}
     for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise HoldfastError(f"text {place + 1} is not text but {text!r} ({type(text).__name__})")
-        if not whole(text):
-            raise HoldfastError(f"text {place + 1} has an unpaired surrogate; save it as plain UTF-8 text")
         if text.strip():
             places.setdefault(text, place)
     if not places:

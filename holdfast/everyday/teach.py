@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from typing_extensions import override
 
 from holdfast.data.readers import Rows, read_pairs, stem
-from holdfast.data.tasks import Split, Task, check_labels, printable
+from holdfast.data.tasks import Split, Task, check_labels, printable, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
 from holdfast.everyday.lessons import Earlier, mark_of
@@ -21,7 +22,11 @@ from holdfast.learning import directory as state
 from holdfast.learning.learner import Learner
 from holdfast.learning.lesson import Lesson
 from holdfast.learning.sections import label_counts, lesson_id, read
+from holdfast.methods import METHODS, method_of_learner
+from holdfast.methods.base import Method
 from holdfast.storage.generations import Store
+
+ANY_WIDTH = 8  # of a head that only says whether it can learn some rows
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Planned:
 
 
 def learn(
-    path: Path,
+    path: str | Path,
     source: str,
     *,
     given: Rows | None = None,
@@ -79,6 +84,7 @@ def learn(
     `strict`, labels that look alike and texts with several labels are errors.
     `given` are rows that are in memory already; `source` is then only the name of the lesson.
     """
+    path = Path(path)
     columns = {"text_column": text_column, "label_column": label_column}
     rows = read_pairs(source, **columns) if given is None else list(given)
     with state.working_in(path):
@@ -89,10 +95,7 @@ def learn(
             learner.made_of.keep = generations
         usual = getattr(learner.method, "sentences", None)
         if budget is not None:
-            if usual is None:
-                raise HoldfastError(
-                    f"--budget works only with auto, not with {learner.made_of.method}; leave it out"
-                )
+            _check_budget(learner.method)
             learner.method.set(sentences=budget)
         learner.check_room((row.label for row in rows), f"is {label_column!r} the label column?")
         known = set(learner.classes_)
@@ -129,49 +132,69 @@ def learn(
 
 
 def planned(
-    path: Path,
+    path: str | Path,
     source: str,
     *,
     method: str | None = None,
     text_column: str = "text",
     label_column: str = "label",
+    budget: int | None = None,
     again: bool = False,
     strict: bool = False,
+    hyper_parameters: dict[str, Any] | None = None,
+    settings: dict[str, Any] | None = None,
 ) -> Planned:
-    """Return what `learn` would change. Nothing is written, and no encoder is loaded."""
+    """Return what `learn` would change, or refuse what it would refuse, apart from what the encoder decides.
+
+    Nothing is written, and no encoder is loaded.
+    """
+    path = Path(path)
     rows = read_pairs(source, text_column=text_column, label_column=label_column)
-    taught = Counter(row.label for row in rows if row.split in (None, "train"))
     known: dict[str, int | None] = {}
     before: tuple[int, set[str]] | None = None
     if Store(path).current is not None:
+        only_for_new(path, [*(hyper_parameters or {}), *(settings or {})])
         saved = read(Store(path).load(), path)
         _check_method(path, method, saved.origin.method)
         known = label_counts(saved)
         before = None if again else Earlier.of_saved(saved).learnt(rows)
+        used = METHODS[saved.origin.method]()
     else:
         state.check_new(path)
-    check_labels(label for label in taught if label not in known)
-    _check_splits(source, rows, known)
+        used = method_of_learner(method or "auto", hyper_parameters or {})
+    if budget is not None:
+        _check_budget(used)
+    if before is not None:
+        generation, missing = before
+        if not missing:
+            return Planned({}, known, [], generation or Store(path).current or 0)
+        rows = [row for row in rows if row.label in missing]
     odd = oddities(rows, list(known))
     if strict:
         refuse(source, odd)
-    notes = list(map(str, odd))
-    if before is None:
-        return Planned(dict(sorted(taught.items())), known, notes)
-    generation, missing = before
-    left = {label: n for label, n in sorted(taught.items()) if label in missing}
-    return Planned(left, known, notes, 0 if left else generation or Store(path).current or 0)
+    head = used.make_head(ANY_WIDTH, replace(state.EVERYDAY, **(settings or {})), 0)
+    head.admit(_task(source, rows, known))
+    taught = Counter(row.label for row in rows if row.split in (None, "train"))
+    check_labels(label for label in taught if label not in known)
+    return Planned(dict(sorted(taught.items())), known, list(map(str, odd)))
+
+
+def _task(source: str, rows: Rows, known: Iterable[str]) -> Task:
+    """Return a file's rows as one lesson; without a split column, some are held out for validation."""
+    name = printable(stem(source))
+    if rows[0].split is None:
+        return task_of([row.text for row in rows], [row.label for row in rows], name)
+    _check_splits(source, rows, known)
+    ordered = sorted(rows)  # their order in the file has no effect
+    parts = {part: Split.of([row[:2] for row in ordered if row.split == part]) for part in ("train", "valid")}
+    return Task(name, **parts, test=Split((), ()))
 
 
 def _taught(learner: Learner, source: str, rows: Rows) -> Lesson:
-    """Teach a file's rows as one lesson; without a split column, some are held out for validation."""
-    name = printable(stem(source))
-    if rows[0].split is None:
-        return learner.learn([row.text for row in rows], [row.label for row in rows], name)
-    _check_splits(source, rows, learner.classes_)
-    ordered = sorted(rows)  # their order in the file has no effect
-    parts = {part: Split.of([row[:2] for row in ordered if row.split == part]) for part in ("train", "valid")}
-    return learner.learn(Task(name, **parts, test=Split((), ())))
+    """Teach a file's rows as one lesson; a computed head also learns what is held out of them."""
+    if rows[0].split is not None:
+        return learner.learn(_task(source, rows, learner.classes_))
+    return learner.learn([row.text for row in rows], [row.label for row in rows], printable(stem(source)))
 
 
 def _check_splits(source: str, rows: Rows, known: Iterable[str]) -> None:
@@ -207,6 +230,12 @@ def _check_method(path: Path, method: str | None, made: str) -> None:
         )
 
 
+def _check_budget(method: Method) -> None:
+    if "sentences" not in method.hparams():
+        made = next(name for name, one in METHODS.items() if one is type(method))
+        raise HoldfastError(f"--budget works only with auto, not with {made}; leave it out")
+
+
 def only_for_new(path: Path, names: Iterable[str]) -> None:
     """Refuse settings for a directory that already holds a learner."""
     if Store(path).current is not None and (given := sorted(names)):
@@ -240,16 +269,36 @@ def oddities(rows: Rows, known: Sequence[str]) -> list[Oddity]:
         text, own = next(iter(torn.items()))
         such = f"{_short(text)!r}: {', '.join(sorted(own))}"
         found.append(Oddity("contradiction", f"texts with more than one label: {len(torn)}, such as {such}"))
+    given = {row.label for row in rows}
     alike: defaultdict[str, set[str]] = defaultdict(set)
-    for label in (*known, *(row.label for row in rows)):
-        alike[" ".join(re.sub(r"[_-]", " ", label).split()).casefold()].add(label)
-    for own in alike.values():
-        if len(own) > 1:
-            spelt = " and ".join(repr(label) for label in sorted(own))
-            how = "case, spaces, hyphens or underscores"
-            text = f"labels {spelt} differ only in {how} and count as {len(own)}; is that intended?"
-            found.append(Oddity("look-alike", text))
+    for label in (*known, *given):
+        alike[_bare(label)].add(label)
+    found += [
+        Oddity("look-alike", _told_alike(own)) for own in alike.values() if len(own) > 1 and own & given
+    ]
     return found
+
+
+def _folded(label: str) -> str:
+    """Return a label without case, hyphens and underscores, in one Unicode form."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).casefold())
+    return " ".join(re.sub(r"[_-]", " ", folded).split())
+
+
+def _bare(label: str) -> str:
+    """Return the same with whole numbers and truth values written in one way: 1, 1.0 and true are one."""
+    folded = _folded(label)
+    return {"true": "1", "false": "0"}.get(folded) or re.sub(r"^(\d+)\.0+$", r"\1", folded)
+
+
+def _told_alike(labels: set[str]) -> str:
+    """Return what to say of labels that look alike."""
+    numbers = len({_folded(label) for label in labels}) > 1
+    how = "case, spaces, hyphens, underscores or Unicode form"
+    how = "how a number or a truth value is written" if numbers else how
+    equal = len({unicodedata.normalize("NFC", label) for label in labels}) < len(labels)  # to the eye
+    spelt = " and ".join((ascii if equal else repr)(label) for label in sorted(labels))
+    return f"labels {spelt} differ only in {how} and count as {len(labels)}; is that intended?"
 
 
 def refuse(source: str, odd: Sequence[Oddity]) -> None:

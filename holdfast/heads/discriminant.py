@@ -47,6 +47,8 @@ class SLDAHead(SumsHead):
     """
 
     kind: ClassVar[str] = "slda"
+    scale: float = 1.0
+    """What a sentence vector is multiplied by in the sums."""
     _spreads: dict[bool, Tensor]
     _factored: tuple[Option, Tensor] | None = None
     _oracle: float | None = None
@@ -90,7 +92,7 @@ class SLDAHead(SumsHead):
         """Prefer shrinkages near the oracle approximation, then the earlier of WEIGHTINGS."""
         if self._oracle is None:
             spread = self._spread(balanced=False)
-            self._oracle = oracle_shrinkage(spread, float(self.past.counts.sum()) - len(self.visible_rows()))
+            self._oracle = oracle_shrinkage(spread, self.free)
         return -abs(math.log(option[0] / self._oracle)) - 1e-6 * option[1]
 
     @override
@@ -116,6 +118,22 @@ class SLDAHead(SumsHead):
     def load_statistics(self, statistics: Params) -> None:
         super().load_statistics(statistics)
         self.calibration = statistics["calibration"].cpu()
+
+    # ---- what is known of the sentences themselves ---------------------------------------------------------
+
+    @property
+    def free(self) -> float:
+        """Degrees of freedom of the covariance within labels."""
+        return float(self.past.counts.sum()) - len(self.visible_rows())
+
+    def spread_within(self) -> Tensor | None:
+        """Return the covariance of sentence vectors around the means of their labels.
+
+        None if no label has two sentences.
+        """
+        if self.free < 1:
+            return None
+        return self.past.within()[: self.width, : self.width] / (self.free * self.scale**2)
 
     # ---- unknown inputs -----------------------------------------------------------------------------------
 

@@ -151,11 +151,6 @@ class LiftedHead(SLDAHead):
 
     # ---- scores -------------------------------------------------------------------------------------------
 
-    @property
-    def free(self) -> float:
-        """Degrees of freedom of the pooled covariance."""
-        return float(self.past.counts.sum()) - len(self.visible_rows())
-
     def amount(self, option: Option) -> float:
         """Return an option's shrinkage e: the given one, or e/(1-e) is 10^step times the usual one."""
         if self.shrinkage is not None:

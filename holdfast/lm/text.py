@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from holdfast.data.readers import HUB, Placed, hub_parts, jsonl_rows, whole
+from holdfast.data.readers import HUB, Placed, hub_parts, jsonl_rows
+from holdfast.data.tasks import whole
 from holdfast.errors import HoldfastError
 from holdfast.maths.losses import IGNORED
 

@@ -1,5 +1,10 @@
 """METHODS: the registry of methods. A new method needs a file, an import and an entry here."""
 
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.errors import HoldfastError
+from holdfast.fields import unknown
 from holdfast.methods.adabop import AdaBOP
 from holdfast.methods.ancl import ANCLLWF, ANCLMAS
 from holdfast.methods.auto import Auto
@@ -47,3 +52,15 @@ METHODS: dict[str, type[Method]] = {
     "la+slda": LASLDA,
     "auto": Auto,
 }
+
+
+def method_of_learner(name: str, hyper_parameters: Mapping[str, Any]) -> Method:
+    """Return a method for a new learner; refuse unknown names, impossible values, and methods for studies."""
+    if not isinstance(name, str) or name not in METHODS:
+        raise HoldfastError(unknown(str(name), list(METHODS), "method"))
+    if name == "mtl":
+        raise HoldfastError("mtl learns all tasks at once and needs all their data; choose another method")
+    known = list(METHODS[name].hyper_parameters())
+    if strange := sorted(set(hyper_parameters) - set(known)):
+        raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
+    return METHODS[name](**hyper_parameters)

@@ -13,8 +13,7 @@ from torch.nn.functional import normalize
 from typing_extensions import override
 
 from holdfast.data.batches import Batch, Examples
-from holdfast.data.tasks import Split
-from holdfast.errors import HoldfastError
+from holdfast.data.tasks import Split, check_texts
 from holdfast.heads import Head
 from holdfast.maths.losses import Objective
 from holdfast.maths.params import Params, eval_mode
@@ -141,8 +140,7 @@ class Network(nn.Module):
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, truncated, not padded."""
-        if isinstance(texts, str):
-            raise HoldfastError("the texts are one string; give a list of strings")
+        check_texts(texts)
         if not len(texts):
             return []
         with TOKENIZING:

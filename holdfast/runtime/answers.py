@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, Protocol
 
-from holdfast.data.readers import whole
-from holdfast.data.tasks import FAILED, UNKNOWN, printable
+from holdfast.data.tasks import FAILED, UNKNOWN, printable, whole
 
 Format = Literal["text", "jsonl", "csv"]
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet may evaluate cells that begin with these
@@ -93,10 +92,8 @@ def written(found: Sequence[Answer], style: Format, *, header: bool = True) -> I
                 record = {"text": answer.text, "error": answer.error}
             yield json.dumps(record, ensure_ascii=False)
         elif style == "csv":
-            line = io.StringIO()  # the writer's default line end makes it quote line breaks
             more = [json.dumps(answer.set, ensure_ascii=False)] if answer.set is not None else []
-            csv.writer(line).writerow([_cell(answer.text), _cell(label), f"{answer.probability:.6f}", *more])
-            yield line.getvalue().removesuffix("\r\n")
+            yield csv_line([cell(answer.text), cell(label), f"{answer.probability:.6f}", *more])
         else:
             rest = "".join(f"\t{printable(name)} {value:.3f}" for name, value in answer.top[1:])
             rest += f"\t{{{', '.join(map(printable, answer.set))}}}" if answer.set is not None else ""
@@ -105,9 +102,16 @@ def written(found: Sequence[Answer], style: Format, *, header: bool = True) -> I
             yield f"{printable(label)}\t{answer.probability:.3f}\t{text}{rest}"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
     """Return a text as a cell that a spreadsheet does not evaluate."""
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def csv_line(values: Sequence[Any]) -> str:
+    """Return a line of CSV; None is an empty cell."""
+    line = io.StringIO()  # the writer's default line end makes it quote line breaks
+    csv.writer(line).writerow(values)
+    return line.getvalue().removesuffix("\r\n")
 
 
 def chunks(texts: Sequence[str], size: int = CHUNK) -> Iterator[Sequence[str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from holdfast.data.readers import whole
+from holdfast.data.tasks import check_texts
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import PLAIN, Answer, Asked
 from holdfast.runtime.artefact import Artefact, damaged
@@ -108,13 +108,7 @@ class Classifier:
 
     def _scored(self, texts: Sequence[str]) -> tuple[Numbers, Numbers | None]:
         """Return the probabilities and, if the head has them, the distances of texts."""
-        if isinstance(texts, str):
-            raise HoldfastError("the texts are one string; give a list of strings")
-        for number, text in enumerate(texts, start=1):
-            if not isinstance(text, str):
-                raise HoldfastError(f"text {number} is not text but {type(text).__name__}")
-            if not whole(text):
-                raise HoldfastError(f"text {number} has an unpaired surrogate; save it as plain UTF-8 text")
+        check_texts(texts)
         probabilities = np.empty((len(texts), len(self._labels)))
         distances = np.empty(len(texts))
         known = True

@@ -114,7 +114,7 @@ router = APIRouter(prefix="/v1")
 @router.post("/predict", response_model=bodies.PredictResponse, responses=PROBLEMS)
 async def predict(here: Here, body: bodies.PredictRequest, state: Name = "") -> Response:
     """Classify texts."""
-    bodies.check_texts(body.texts, here.serving.limits, here.serving.limits.texts)
+    bodies.check_sizes(body.texts, here.serving.limits, here.serving.limits.texts)
     asked = body.asked()
     found = await here.states.ask(state, body.texts, asked)
     answers = [bodies.as_json(answer, asked) for answer in found.answers]
@@ -217,7 +217,7 @@ async def suggest(here: Here, body: bodies.SuggestRequest, state: Name = "") -> 
 
     The report has the places of likely new intents, in groups, and of close calls; not the texts.
     """
-    bodies.check_texts(body.texts, here.serving.limits, here.serving.limits.suggest)
+    bodies.check_sizes(body.texts, here.serving.limits, here.serving.limits.suggest)
     await here.known(state)
     return await here.change(state, "suggest", body.model_dump())
 

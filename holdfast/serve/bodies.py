@@ -12,8 +12,8 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
-from holdfast.data.readers import Row, pairs_of, whole
-from holdfast.data.tasks import check_labels, printable
+from holdfast.data.readers import Row, pairs_of
+from holdfast.data.tasks import check_labels, printable, whole
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import Answer, Asked
 from holdfast.serve.serving import ServiceLimits
@@ -214,7 +214,7 @@ class TooLarge(HoldfastError):
     """A request beyond a limit."""
 
 
-def check_texts(texts: Sequence[str], limits: ServiceLimits, most: int | None = None) -> None:
+def check_sizes(texts: Sequence[str], limits: ServiceLimits, most: int | None = None) -> None:
     """Raise an error if there are too many texts, or one is empty, too long or not UTF-8."""
     if most is not None and len(texts) > most:
         raise TooLarge(f"{len(texts):,} texts; send at most {most:,} in one request")
@@ -247,7 +247,7 @@ def check_names(labels: Iterable[str], limits: ServiceLimits) -> None:
 
 def check_rows(rows: Sequence[Row], limits: ServiceLimits) -> None:
     """Raise an error if rows cannot be learnt."""
-    check_texts([row.text for row in rows], limits)
+    check_sizes([row.text for row in rows], limits)
     check_names((row.label for row in rows), limits)
 
 

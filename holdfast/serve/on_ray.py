@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.serve.application import application
 from holdfast.serve.guard import Guard
 from holdfast.serve.loaded import load, stamp
-from holdfast.serve.mirror import Mirror, shown_url
+from holdfast.serve.mirror import Mirror
 from holdfast.serve.server import bound, check_reach, is_many, names_of
 from holdfast.serve.serving import ServiceLimits, Serving
 from holdfast.settings import usable_cpus
@@ -48,12 +48,14 @@ def serve(
     model: str | None = None,
     allow: tuple[str, ...] = (),
     limits: ServiceLimits | None = None,
+    started: Callable[[str, str | None], None] = lambda address, token: None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve a learner, or a folder of learners, on Ray until the process is told to stop.
 
     Every node reads them at the same path, or copies them from the URL `source`. With `most`, Ray chooses the
-    number of replicas, between `replicas` and `most`. Without an address, a local cluster is started.
+    number of replicas, from `replicas` to `most`. Without an address, a local cluster is started. `started`
+    gets the address of the service; there is no token, because nothing can be changed.
     """
     limits = limits or ServiceLimits()
     check_reach(host, token)
@@ -86,7 +88,7 @@ def serve(
         deployed = True
         _deploy(ray_serve, serving, source, host=host, port=port, replicas=replicas, most=most)
         shown = f"[{host}]" if ":" in host else host
-        say(f"serving {shown_url(source) or path} at http://{shown}:{port}/")
+        started(f"http://{shown}:{port}/", None)
         number = f"{replicas} to {most}" if most else f"{replicas}"
         say(f"replicas on Ray: {number}; they answer only, so teach the learner where its directory is")
         _on_signals(stopping)

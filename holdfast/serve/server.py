@@ -25,7 +25,6 @@ from holdfast.serve.application import application
 from holdfast.serve.guard import Guard
 from holdfast.serve.loaded import load, stamp
 from holdfast.serve.meters import MULTIPLE
-from holdfast.serve.mirror import shown_url
 from holdfast.serve.serving import TOKEN, VARIABLE, ServiceLimits, Serving
 from holdfast.storage.generations import Store
 
@@ -147,12 +146,13 @@ def serve(
     model: str | None = None,
     allow: tuple[str, ...] = (),
     limits: ServiceLimits | None = None,
-    say: Callable[[str], None] = print,
+    started: Callable[[str, str | None], None] = lambda address, token: None,
 ) -> None:
     """Serve a learner, or a folder of learners, until the process is told to stop.
 
-    Without a token one is made and printed, but only for an address of this machine. `source` is the URL of
-    which `path` is a copy, if it is one; the service then changes nothing.
+    `started` gets the address and, if none was given, the token that was made; that is done only for an
+    address of this machine. `source` is the URL of which `path` is a copy, if it is one; the service then
+    changes nothing.
     """
     limits = limits or ServiceLimits()
     check_reach(host, token)
@@ -176,11 +176,7 @@ def serve(
         read_only=bool(source),
     )
     shown = f"[{host}]" if ":" in host else host
-    say(
-        f"serving {shown_url(source) or path} at http://{shown}:{port}/" + (f"#token={token}" if made else "")
-    )
-    if made:
-        say("whoever has this address may change the learner; set your own token with --token-file")
+    started(f"http://{shown}:{port}/", token if made else None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:

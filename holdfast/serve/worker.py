@@ -25,6 +25,7 @@ from holdfast.storage.generations import Store
 
 EVERY = 0.2  # minimum seconds between two writes of a report
 SHOWN = 1000  # changed sentences that a comparison lists
+CONFUSIONS = 20  # that it lists
 QUOTED = re.compile(r", such as .*")  # a note may quote a text; a report does not
 
 
@@ -134,22 +135,22 @@ def _correct(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[
         "progress": progress,
     }
     if arguments["to"] is None:
-        return asdict(correct.remove_rows(path, rows, **options))
-    return asdict(correct.relabel_rows(path, rows, arguments["to"], **options))
+        return correct.remove_rows(path, rows, **options).answer()
+    return correct.relabel_rows(path, rows, arguments["to"], **options).answer()
 
 
 def _rename(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from holdfast.everyday import correct
 
     old, new, model = arguments["old"], arguments["new"], arguments["model"]
-    return asdict(correct.rename_label(path, old, new, model=model, progress=progress))
+    return correct.rename_label(path, old, new, model=model, progress=progress).answer()
 
 
 def _merge(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
     from holdfast.everyday import correct
 
     labels, into, model = arguments["labels"], arguments["into"], arguments["model"]
-    return asdict(correct.merge_labels(path, labels, into, model=model, progress=progress))
+    return correct.merge_labels(path, labels, into, model=model, progress=progress).answer()
 
 
 def _compare(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:
@@ -166,18 +167,7 @@ def _compare(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[
     found = compared(first, second, Split.of(rows))
     both = zip(rows, found.first.predicted, found.second.predicted, strict=True)
     changed = [(place, row[1], old, new) for place, (row, old, new) in enumerate(both) if old != new]
-    return {
-        "first": numbers[0],
-        "second": numbers[1],
-        "sentences": len(rows),
-        "scores": [found.first.score, found.second.score],
-        "difference": asdict(found.difference),
-        "better": found.better,
-        "worse": found.worse,
-        "labels": found.changes(),
-        "confusions": found.confusions(20),
-        "changed": changed[:SHOWN],
-    }
+    return {"generations": numbers, **found.answer(CONFUSIONS), "changed": changed[:SHOWN]}
 
 
 def _suggest(path: Path, arguments: dict[str, Any], progress: Progress) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +16,17 @@ from helpers.command_line import call
 from helpers.everyday import learnt_twice, rows_of, table
 from helpers.records_by_hand import matrix, record_of
 from helpers.tiny import pairs, saved
+from helpers.web import serving
 
 from holdfast.app.formats import add_format
 from holdfast.app.main import app
 from holdfast.app.terminal import console
+from holdfast.data import fetch
 from holdfast.errors import HoldfastError
+from holdfast.serve import server
+from holdfast.studies import lm_plan
+from holdfast.studies.lm_plan import LMSpec
 from holdfast.studies.suites import load_suite
-
-ENDLESS = {"serve"}
-"""Commands that run until they are stopped; tests/serve runs them."""
 
 
 def walked(group: typer.Typer, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,6 +72,7 @@ def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 A, B = sorted({label for _, label in rows_of(0)})
+STUDY = "--old pairs.jsonl --new pairs.jsonl --steps 1 --items 2 --max-tokens 32"
 TUNE = "lm finetune --model tiny --data pairs.jsonl --steps 1 --out tuned"
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "learn": ("learn mine more.csv", {"generation": 3, "already_learnt": False}),
@@ -100,24 +105,47 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "lm importance": ("lm importance --model tiny --data pairs.jsonl --out imp", {"sequences": 6}),
     "lm finetune": (TUNE, {"model": "tuned/model"}),
     "lm eval": ("lm eval --model tiny --data pairs.jsonl", {"task": "perplexity"}),
-}
-ELSEWHERE = {
-    "data get": "downloads; tests/data/test_fetch.py",
-    "models get": "downloads; tests/models/test_sources.py",
-    "lm study": "starts workers; tests/studies/test_lm_study.py",
+    "lm study": (
+        f"lm study --model tiny {STUDY} --out study",
+        {"out": "study", "report": "study/report.html"},
+    ),
+    "data get": ("data get annomi-raw --data-dir data", {"stream": "annomi-raw", "folder": "data"}),
+    "models get": ("models get minilm", {"model": "minilm"}),
+    "serve": ("serve mine --port 0", {"state": "mine"}),
 }
 SLOW = {"demo", "lm importance", "lm finetune", "lm eval", "run", "report", "bench", "export", "merge"}
-SLOW |= {"relabel", "rename-label", "merge-labels", "compare"}  # tests/everyday runs them as well
+SLOW |= {"lm study", "relabel", "rename-label", "merge-labels", "compare"}  # tests/everyday runs them as well
+
+
+@pytest.fixture
+def endpoints(here: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replace what is fetched from elsewhere or would run for hours by something small on this machine."""
+    file = b"transcript_id,utterance_text\n1,hello\n"
+    with serving(lambda path: file if path.endswith("/AnnoMI-simple.csv") else None) as (url, _):
+        sums = {"annomi_raw/AnnoMI-simple.csv": hashlib.sha256(file).hexdigest()}
+        monkeypatch.setattr(fetch, "_checksums", lambda: sums)
+        monkeypatch.setitem(fetch.fetch.__kwdefaults__, "base_url", url)
+        monkeypatch.setenv("HOLDFAST_CACHE", str(here / "cache"))
+        (here / "cache" / "models" / "minilm").mkdir(parents=True)
+        monkeypatch.setattr(server.uvicorn.Server, "run", lambda self, sockets: None)
+        monkeypatch.delenv("HOLDFAST_TOKEN", raising=False)
+
+        def short() -> Any:
+            yield [LMSpec("untouched", stage="rates")]
+            return {}
+
+        monkeypatch.setattr(lm_plan, "study", short)
+        yield
 
 
 def test_every_command_has_a_case() -> None:
-    assert set(COMMANDS) == {*CASES, *ELSEWHERE, *ENDLESS}
+    assert set(COMMANDS) == set(CASES)
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES]
 )
-def test_a_command_answers_with_one_document(name: str, here: Path, capsys) -> None:
+def test_a_command_answers_with_one_document(name: str, here: Path, endpoints: None, capsys) -> None:
     line, expected = CASES[name]
     assert call(*line.split(), "--format", "json") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -125,6 +153,20 @@ def test_a_command_answers_with_one_document(name: str, here: Path, capsys) -> N
     assert answer
     assert answer | expected == answer
     assert not console.stderr, "later commands print on stdout again"
+
+
+def test_a_service_says_where_it_is_in_both_formats(here: Path, endpoints: None, capsys) -> None:
+    """Before it serves, so that a program that has started it can go on."""
+    capsys.readouterr()
+    assert call("serve", "mine", "--port", "0", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", found["address"])
+    assert len(found["token"]) > 20
+    (here / "token").write_text("a" * 20)
+    assert call("serve", "mine", "--port", "0", "--format", "json", "--token-file", "token") == 0
+    assert json.loads(capsys.readouterr().out)["token"] is None, "the given token is not printed"
+    assert call("serve", "mine", "--port", "0") == 0
+    assert re.match(r"serving mine at http://127\.0\.0\.1:\d+/#token=\S+\nwhoever", capsys.readouterr().out)
 
 
 def test_what_people_read_goes_to_stderr(here: Path, capsys) -> None:

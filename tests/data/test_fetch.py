@@ -2,13 +2,10 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
+from helpers.web import serving
 
 from holdfast.data import load_stream
 from holdfast.data.fetch import BASE_URL, SOURCES, _checksums, fetch
@@ -20,39 +17,6 @@ needs_clinc = pytest.mark.skipif(
     not (DATA / "clinc150").is_dir(), reason="CLINC150 is not beside the repository"
 )
 RAW, CLINC = "annomi_raw/AnnoMI-simple.csv", "clinc150/data_small.json"
-
-Asked = list[str]
-
-
-@contextmanager
-def serving(answer: Callable[[str], bytes | None], *, cut: int = 0) -> Iterator[tuple[str, Asked]]:
-    """Serve on localhost, optionally `cut` bytes short of the announced length."""
-    asked: Asked = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            content = answer(self.path)
-            if content is None:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content[: len(content) - cut])
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def shared_file(path: str) -> bytes | None:

@@ -281,7 +281,7 @@ def test_eval_of_an_artefact(made: Path, here: Path, capsys: pytest.CaptureFixtu
     assert found[0]["macro_f1"] == found[1]["macro_f1"] > 0.5
     assert found[0]["generation"] == found[1]["generation"] == 2
     assert found[0]["labels"] == found[1]["labels"]
-    refused(capsys, "has no generation 1", "eval", "out", rows, "--generation", "1")
+    refused(capsys, "has one generation only", "eval", "out", rows, "--generation", "1")
 
 
 def test_mistakes_are_one_line(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

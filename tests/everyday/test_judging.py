@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from helpers.command_line import call, refused
-from helpers.everyday import rows_of, table
+from helpers.everyday import rows_of, statistics, table
 
 from holdfast import Learner
+from holdfast.data.readers import Row
 from holdfast.data.tasks import Split
 from holdfast.errors import HoldfastError
 from holdfast.everyday import correct, teach
 from holdfast.everyday.evaluate import Compared, compared, evaluated
 from holdfast.maths.metrics import macro_f1
-from holdfast.storage.generations import Store
 
 A, B = sorted({label for _, label in rows_of(0)})
 
@@ -91,6 +92,46 @@ def test_a_dry_run_refuses_what_learning_would_refuse(mine, here, capsys):
             refused(capsys, expected, "learn", "mine", str(source), *more, *dry)
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("--method nope", "unknown method 'nope'"),
+        ("--method nope --set x=1", "unknown method 'nope'"),
+        ("--method mtl", "mtl learns all tasks at once"),
+        ("--method slda --budget 5", "--budget works only with auto, not with slda"),
+        ("--method slda --set shrinkage=7", "shrinkage"),
+        ("--set nosuch=1", "unknown setting 'nosuch'"),
+    ],
+)
+def test_a_dry_run_of_a_new_state_refuses_what_learning_would_refuse(here, capsys, one_layer, more, expected):
+    source = table(here / "a.csv", rows_of(0))
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, expected, "learn", "new", source, "--model", one_layer, *more.split(), *dry)
+    assert not (here / "new").exists()
+
+
+def test_a_dry_run_refuses_rows_that_a_head_cannot_learn(here, capsys, one_layer):
+    source = table(here / "a.csv", [row for row in rows_of(0) if row[1] == A])
+    new = ("learn", "new", source, "--model", one_layer)
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, "training by gradient needs two", *new, "--method", "seq", *dry)
+    assert call(*new, "--method", "slda", "--dry-run") == 0
+
+
+def test_a_dry_run_of_an_existing_state_checks_the_budget(here, capsys, one_layer):
+    source, more = table(here / "a.csv", rows_of(0)), table(here / "b.csv", rows_of(1))
+    assert call("learn", "new", source, "--model", one_layer, "--method", "slda") == 0
+    for dry in ((), ("--dry-run",)):
+        refused(capsys, "--budget works only with auto", "learn", "new", more, "--budget", "5", *dry)
+
+
+def test_a_strict_dry_run_of_an_odd_file_learnt_before_is_no_error(mine, here, capsys):
+    source = table(here / "odd.csv", [("x", f"{A.upper()}")])
+    for options in ((), ("--strict",), ("--strict", "--dry-run")):
+        assert call("learn", "mine", source, *options) == 0
+    assert "already learnt (generation 3)" in capsys.readouterr().out
+
+
 def test_strict_refuses_labels_that_look_alike_and_contradictions(mine, here, capsys):
     before = content(mine)
     for rows, expected in (
@@ -103,8 +144,41 @@ def test_strict_refuses_labels_that_look_alike_and_contradictions(mine, here, ca
             refused(capsys, expected, "learn", "mine", source, "--strict", *more)
         assert call("learn", "mine", source, "--dry-run") == 0
     assert content(mine) == before
+    assert call("learn", "mine", table(here / "odd.csv", [("x", "set alarm"), ("y", "set_alarm")])) == 0
+    source = table(here / "fine.csv", [("z", "another")])
+    for more in (("--dry-run",), ()):
+        assert call("learn", "mine", source, "--strict", *more) == 0, "only labels of the file count"
+    refused(
+        capsys, "'set alarm' and", "learn", "mine", table(here / "c.csv", [("x", "set-alarm")]), "--strict"
+    )
     source = table(here / "twice.csv", [*rows_of(2), *rows_of(2)[:1]])
     assert call("learn", "mine", source, "--strict") == 0, "rows that repeat are noted, not refused"
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["caf\u00e9", "cafe\u0301"], r"'cafe\\u0301' and 'caf\\xe9' differ only in case"),
+        (["\ufb01ne", "fine"], r"'fine' and '\ufb01ne' differ only in case"),
+        (["stra\u00dfe", "STRASSE"], "differ only in case"),
+        (["1", "1.0", "True"], "'1' and '1.0' and 'True' differ only in how a number or a truth value"),
+        (["0", "false"], "'0' and 'false' differ only in how a number"),
+        (["1", "2", "10", "2.1", "2.10", "true story"], ""),
+        (["True", "False"], ""),
+    ],
+)
+def test_labels_that_look_alike(labels, expected):
+    found = [str(one) for one in teach.oddities([Row(f"text {label}", label) for label in labels], [])]
+    assert len(found) == bool(expected)
+    assert re.search(expected, "".join(found)), found
+
+
+def test_labels_of_json_that_are_not_text_are_noted(here, capsys):
+    lines = [{"text": f"t{i}", "label": label} for i, label in enumerate((True, 1.0, 1))]
+    (here / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert call("learn", "new", "a.jsonl", "--dry-run") == 0
+    assert "'1' and '1.0' and 'True' differ only in how" in capsys.readouterr().out
+    refused(capsys, "count as 3", "learn", "new", "a.jsonl", "--dry-run", "--strict")
 
 
 # ---- two generations ----------------------------------------------------------------------------------
@@ -155,17 +229,6 @@ def test_a_generation_compared_with_itself_has_not_changed(made, here, capsys):
 
 
 # ---- one wrong row ------------------------------------------------------------------------------------
-
-
-def statistics(path: Path) -> dict[str, bytes]:
-    """Return the bytes of every tensor of the head and of its calibration."""
-    tensors = Store(path).load().tensors
-    return {
-        f"{group}/{name}": value.numpy().tobytes()
-        for group, own in tensors.items()
-        for name, value in own.items()
-        if group.startswith(("head.", "calibration"))
-    }
 
 
 @pytest.mark.parametrize("how", ["relabel", pytest.param("remove", marks=pytest.mark.slow)])

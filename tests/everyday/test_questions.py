@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from helpers.learners import create, taught
 from holdfast.errors import HoldfastError
 from holdfast.everyday import suggest as everyday
 from holdfast.everyday.drift import Traffic, drift
+from holdfast.everyday.predict import answers
 from holdfast.everyday.suggest import grouped, in_turns, spread_out, suggest
 from holdfast.learning.learner import Learner
 
@@ -60,7 +62,7 @@ def test_whitened_vectors_of_a_label_vary_equally(learner):
     """The slow way: subtract, multiply by the inverse root of the shrunk covariance, divide by the length."""
     head = learner.model.head
     features = learner.model.embed(KNOWN)
-    spread = everyday.covariance_within(head)
+    spread = head.spread_within()
     by_label = {}
     for task in (0, 1):
         for part in ("train", "valid"):
@@ -132,11 +134,28 @@ def test_heads_without_distances_go_by_probability(one_layer, method):
         ([None], "text 1 is not text but None"),
         (["a", 3.5], "text 2 is not text but 3.5"),
         (["\ud800"], "unpaired surrogate"),
+        (None, "NoneType, not a list"),
+        ({"a"}, "set, not a list"),
+        (np.array([["a", "b"]]), "ndarray, not a list; give a list of strings, or one column"),
+        ([None], r"None \(NoneType\); fill it in"),
     ],
 )
 def test_bad_texts_are_one_line(learner, texts, said):
     with pytest.raises(HoldfastError, match=said):
         suggest(learner, texts)
+    if said != "no texts":
+        for asked in (drift, answers):
+            with pytest.raises(HoldfastError, match=said) as caught:
+                asked(learner, texts)
+            assert len(str(caught.value).splitlines()) == 1
+
+
+def test_bad_numbers_of_suggestions_and_lines_that_arrive_are_one_line(learner):
+    for n in ("3", 0, 2.5, None):
+        with pytest.raises(HoldfastError, match="ask for at least one suggestion"):
+            suggest(learner, KNOWN, n=n)
+    with pytest.raises(HoldfastError, match="generator, not a list"):
+        drift(learner, (text for text in KNOWN))
 
 
 def test_a_learner_without_labels_is_told(one_layer):
@@ -188,6 +207,15 @@ def test_texts_as_taught_have_not_drifted_and_others_have(learner):
     assert other.notable == pytest.approx(0.5 * sum(share**2 for share in shares) ** 0.5)
 
 
+def test_both_are_described_in_one_line(learner):
+    traffic = Traffic(learner)
+    traffic.add(KNOWN)
+    assert repr(traffic) == f"Traffic({learner!r}, {len(KNOWN)} texts)"
+    assert re.fullmatch(
+        rf"Drift\({len(KNOWN)} texts, 4 labels, shift \d\.\d\d, (as taught|changed)\)", repr(traffic.drift())
+    )
+
+
 def test_heads_without_sums_are_refused(one_layer):
     with pytest.raises(HoldfastError, match="use the method auto, slda or rda"):
         drift(taught(one_layer, "ranpac", tasks=1), ["a"])
@@ -208,21 +236,40 @@ def test_sums_end_with_the_labels(one_layer):
 
 
 def test_suggestions_can_be_filled_in_and_taught(mine, here, capsys):
-    lines = here / "lines.txt"
-    lines.write_text("\n".join([*KNOWN, *NEW, "=1+1"]))
-    assert call("suggest", str(mine), str(lines), "-n", "8", "--format", "csv", "--out", "todo.csv") == 0
-    rows = list(csv.DictReader((here / "todo.csv").open()))
-    assert len(rows) == 8
+    """With the very texts, also those that a spreadsheet would take for formulas."""
+    formulas = ["=music0", "+red w1", "-1 w2", "@food0", 'w1, "w2"']
+    lines = [*KNOWN, *NEW, *formulas]
+    (here / "lines.txt").write_text("\n".join(lines))
+    number = str(len(lines))
+    todo = ("suggest", str(mine), "lines.txt", "-n", number, "--format", "csv", "--out", "todo.csv")
+    assert call(*todo) == 0
+    rows = list(csv.DictReader((here / "todo.csv").open(newline="")))
     assert {row["label"] for row in rows} == {""}
+    assert {row["text"] for row in rows} == {*lines}
     for row in rows:
         row["label"] = "new"
-    written = io.StringIO()
-    writer = csv.DictWriter(written, rows[0].keys())
-    writer.writeheader()
-    writer.writerows(rows)
-    (here / "done.csv").write_text(written.getvalue())
+    with (here / "done.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(row for row in rows if row["text"] in formulas)
     assert call("learn", str(mine), "done.csv") == 0
-    assert "new" in Learner.load(mine).classes_
+    learner = Learner.load(mine)
+    head, same = learner.model.head, Learner.load(mine, 2)
+    same.learn(formulas, ["new"] * len(formulas))
+    sums = [one.total(one.labels.index("new")) for one in (head, same.model.head)]
+    assert torch.equal(*sums)
+
+
+def test_labels_that_look_like_formulas_are_escaped_in_tables(one_layer, here, capsys):
+    learner = create(one_layer, "slda")
+    learner.learn(KNOWN, ["=1+1" if i % 2 else "b" for i in range(len(KNOWN))])
+    learner.save(here / "odd")
+    source = table(here / "t.csv", rows_of(0))
+    for command, column in (("suggest", "nearest"), ("drift", "label")):
+        capsys.readouterr()
+        assert call(command, "odd", source, "--format", "csv") == 0
+        rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+        assert {row[column] for row in rows} <= {"'=1+1", "b"}
 
 
 def test_suggest_and_drift_in_every_format(mine, here, capsys, monkeypatch):
@@ -256,8 +303,8 @@ def test_wrong_input_is_one_line(mine, here, capsys, monkeypatch):
     (here / "empty.txt").write_text("\n\n")
     refused(capsys, "no sentences", "suggest", str(mine), "empty.txt")
     refused(capsys, "no such file", "drift", str(mine), "absent.csv")
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n")))
-    refused(capsys, "stdin is not UTF-8 at byte 0", "drift", str(mine), "-")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"music0\n\xff\n")))
+    refused(capsys, "text 2 of stdin is not UTF-8", "drift", str(mine), "-")
 
 
 def test_taught_is_unchanged(learner):

@@ -80,6 +80,43 @@ def test_ten_is_after_nine(one_layer):
     assert likely[0, 0] == found.learner_.predict_proba(TEXTS[:1])[0, 1]
 
 
+@pytest.mark.parametrize("labels", [LABELS, NUMBERS], ids=["strings", "integers"])
+def test_what_the_learner_was_corrected_to_is_predicted(one_layer, labels):
+    found = classifier(one_layer).fit(TEXTS, labels)
+    kind, (a, b, *_) = type(labels[0]), found.classes_.tolist()
+    new = "other" if kind is str else 123
+    found.learner_.rename_label(str(a), str(new))
+    assert found.classes_.tolist() == sorted([new, b])
+    expected = [new if label == a else label for label in labels]
+    assert found.score(TEXTS, expected) > 0.9
+    assert found.predict(TEXTS).dtype.kind == np.array(labels).dtype.kind
+    more = [kind(7000 + i) for i in range(2)]
+    found.learner_.learn(["w1 w2", "w3 w4"], [str(one) for one in more])
+    assert found.classes_.tolist() == sorted([new, b, *more])
+    assert np.allclose(found.predict_proba(TEXTS).sum(1), 1)
+    found.learner_.forget(str(b))
+    assert found.classes_.tolist() == sorted([new, *more])
+    assert found.predict_proba(TEXTS).shape == (len(TEXTS), 3)
+    found.partial_fit(TEXTS[:4], labels[:4])
+    assert {*labels[:4]} < {*found.classes_.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("labels", "strange"), [(NUMBERS, "one"), (NUMBERS, "1.0"), ([n > 0 for n in NUMBERS], "yes")]
+)
+def test_a_label_that_is_no_integer_is_said_where_integers_were_taught(one_layer, labels, strange):
+    found = classifier(one_layer).fit(TEXTS, labels)
+    found.learner_.rename_label(str(labels[0]), strange)
+    said = f"has the label {strange!r}, but labels were"
+    with pytest.raises(HoldfastError, match=said) as caught:
+        found.predict(TEXTS)
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(HoldfastError, match=said):
+        _ = found.classes_
+    found.learner_.rename_label(strange, str(labels[0]))
+    assert found.score(TEXTS, labels) > 0.9
+
+
 def test_parameters_and_clones(one_layer):
     found = classifier(one_layer, hyper_parameters={"shrinkage": 0.5}, settings={"max_length": 16}, seed=3)
     copy = clone(found.fit(TEXTS, LABELS))
@@ -215,12 +252,13 @@ def test_the_script_of_the_docs_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("texts", "labels", "said"),
     [
-        ("one", ["a"], "X is one string"),
-        (None, ["a"], "X is NoneType"),
+        ("one", ["a"], "the texts are one string"),
+        (None, ["a"], "the texts are NoneType, not a list"),
+        ({"text": ["a"]}, ["a"], "the texts are dict, not a list"),
         ([], [], "X has 0 texts"),
-        (["a", None], ["x", "y"], r"text 2 is missing \(None\)"),
-        (["a", float("nan")], ["x", "y"], r"text 2 is missing \(nan\)"),
-        (pandas.Series(["a", pandas.NA], dtype="string"), ["x", "y"], "text 2 is missing"),
+        (["a", None], ["x", "y"], r"text 2 is not text but None .*fill it in"),
+        (["a", float("nan")], ["x", "y"], r"text 2 is not text but nan .*fill it in"),
+        (pandas.Series(["a", pandas.NA], dtype="string"), ["x", "y"], "text 2 is not text but <NA>"),
         (["a", " "], ["x", "y"], "text 2 is empty"),
         (["a", 7], ["x", "y"], "text 2 is not text but 7"),
         (np.ones((3, 2)), ["x", "y", "z"], "X has 2 columns; give one column"),
@@ -241,6 +279,15 @@ def test_the_script_of_the_docs_runs(tmp_path, monkeypatch, capsys):
         (["a", "b"], ["x", b"y"], "use strings or integers"),
         (["a", "b"], ["x", "(unknown)"], "cannot be a label"),
         (["a", "b"], ["x", "y\nz"], "line break or control character"),
+        (["a", "b"], ["x", "y\0"], "line break or control character"),
+        (["a", "b"], 3, "y is int, not a list"),
+        (["a", "b"], {"x": 1, "y": 2}, "y is dict, not a list"),
+        (["a", "b"], {"x", "y"}, "y is set, not a list"),
+        (["a", "b"], np.array(3), "y is a single value; give a list"),
+        (np.array("a"), ["x"], "X is a single value; give a list"),
+        (["a", "b"], [np.array([1, 2]), np.array([1, 2])], "MultiOutputClassifier"),
+        (["a", "b"], [1, 10**30], "label 2 is an integer of more than 64 bits"),
+        (["a", "b"], [10**5000, "x"], "label 1 is an integer of more than 64 bits"),
     ],
 )
 def test_bad_input_is_one_line(one_layer, texts, labels, said):
@@ -248,6 +295,36 @@ def test_bad_input_is_one_line(one_layer, texts, labels, said):
         classifier(one_layer).fit(texts, labels)
     assert isinstance(caught.value, ValueError)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"seed": None}, "seed is None; give an integer"),
+        ({"seed": 0.5}, "seed is 0.5; give an integer"),
+        ({"model": None}, "model is None"),
+        ({"method": 3}, "unknown method '3'"),
+        ({"method": None}, "unknown method 'None'"),
+        ({"hyper_parameters": [1]}, r"hyper_parameters is \[1\]; give a dictionary"),
+        ({"hyper_parameters": {1: 2}}, "hyper_parameters is {1: 2}; give a dictionary"),
+        ({"hyper_parameters": {"seed": 1}}, "unknown hyper-parameter 'seed'"),
+        ({"hyper_parameters": {"generations": 1}}, "unknown hyper-parameter 'generations'"),
+        ({"hyper_parameters": {"settings": None}}, "unknown hyper-parameter 'settings'"),
+        ({"hyper_parameters": {"shrinkage": "x"}}, "shrinkage='x': expected"),
+        ({"settings": [1]}, r"settings is \[1\]; give a dictionary"),
+        ({"settings": {"epochs": "x"}}, "epochs='x': expected"),
+    ],
+    ids=str,
+)
+def test_bad_parameters_are_one_line(one_layer, parameters, said):
+    with pytest.raises(HoldfastError, match=said) as caught:
+        HoldfastClassifier(**{"model": one_layer, "method": "slda"} | parameters).fit(TEXTS, LABELS)
+    assert isinstance(caught.value, ValueError)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_seed_of_numpy_is_an_integer(one_layer):
+    assert classifier(one_layer, seed=np.int64(3)).fit(TEXTS, LABELS).learner_.seed == 3
 
 
 def test_a_lesson_of_another_type_changes_nothing(one_layer):

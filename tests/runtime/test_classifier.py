@@ -161,7 +161,9 @@ def test_batches_hold_texts_of_similar_length_and_are_bounded() -> None:
     [
         ("one string", "the texts are one string"),
         (["fine", "\udc80"], "text 2 has an unpaired surrogate"),
-        (["fine", None], "text 2 is not text but NoneType"),
+        (["fine", None], "text 2 is not text but None"),
+        (None, "NoneType, not a list"),
+        ((text for text in ["fine"]), "generator, not a list"),
     ],
 )
 def test_texts_that_are_none(texts: list[str], expected: str, artefact: Path) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from helpers.everyday import rows_of
+from helpers.command_line import call
+from helpers.everyday import rows_of, statistics
 from helpers.serving import TOKEN, WRITER, finished, rows_json, running, served, until, worked
 
+from holdfast.data.tasks import Split
 from holdfast.everyday import predict
+from holdfast.everyday.evaluate import compared
 from holdfast.everyday.export import export
 from holdfast.learning.learner import Learner
 from holdfast.runtime.answers import Asked
@@ -385,6 +388,34 @@ def test_jobs_that_correct_rows_and_labels(mine: Path, tmp_path: Path) -> None:
     assert counts == {"home": 24, "mail": 12, "stock": 12}
 
 
+@pytest.mark.parametrize("how", ["relabel", pytest.param("remove", marks=pytest.mark.slow)])
+def test_a_wrong_row_is_corrected_as_by_the_command_and_in_python(
+    how: str, mine: Path, tmp_path: Path
+) -> None:
+    """The service, the command line and a learner end in the same bytes of statistics."""
+    text, label = rows_of(0)[0]
+    shell, python, before = tmp_path / "shell", tmp_path / "python", statistics(mine)
+    for place in (shell, python):
+        shutil.copytree(mine, place)
+    to = {"to": "right"} if how == "relabel" else {}
+    with served(mine, tmp_path / "jobs") as client:
+        job = client.post("/v1/correct", json=rows_json([(text, label)]) | to, headers=WRITER).json()
+        report = finished(client, job)
+    assert report["status"] == "done", report
+    options = ["--to", "right"] if how == "relabel" else []
+    assert call(how, str(shell), "--text", text, "--label", label, *options) == 0
+    learner = Learner.load(python)
+    if how == "relabel":
+        learner.relabel([text], [label], "right")
+    else:
+        learner.remove([text], [label])
+    learner.save(python)
+    expected = statistics(mine)
+    assert expected != before
+    assert statistics(shell) == expected
+    assert statistics(python) == expected
+
+
 def test_a_job_compares_two_generations_by_the_places_of_rows(mine: Path, tmp_path: Path) -> None:
     rows = [*((text, label, None) for text, label in rows_of(1, "test")), ("music0 music1", "music", None)]
     found = worked(tmp_path / "job", "compare", mine, rows=rows, first=1, second=2)["result"]
@@ -393,8 +424,10 @@ def test_a_job_compares_two_generations_by_the_places_of_rows(mine: Path, tmp_pa
     old, new = first.predict(texts), second.predict(texts)
     assert found["changed"] == [[i, gold[i], old[i], new[i]] for i in range(len(rows)) if old[i] != new[i]]
     assert found["better"] == sum(n == g != o for o, n, g in zip(old, new, gold, strict=True)) > 0
-    assert found["scores"] == [pytest.approx(one.score(texts, gold)) for one in (first, second)]
+    assert found["macro_f1"] == [pytest.approx(one.score(texts, gold)) for one in (first, second)]
     assert Store(mine).current == 2
+    answer = compared(first, second, Split(tuple(texts), tuple(gold))).answer(20)
+    assert found == {"generations": [1, 2], **answer, "changed": found["changed"]}, "as the command answers"
 
 
 def test_a_job_suggests_texts_by_their_places(mine: Path, tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ function table(heads, rows, names = 1) {
 }
 
 function showComparison(found, rows) {
-  const { first, second, scores, difference } = found;
+  const { generations: [first, second], macro_f1: scores, difference } = found;
   const sign = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(1)}`;
   const way = (value) => (value > 0.05 ? "up" : value < -0.05 ? "down" : "");
   const delta = 100 * (scores[1] - scores[0]);
@@ -381,12 +381,12 @@ function showComparison(found, rows) {
       make("span", { class: way(delta) }, sign(delta))),
     make("p", { class: "soft" }, `${count(found.sentences, "sentence")}; ${found.better} only right now, ${found.worse} only right before. ${clear ? "The difference is larger than chance." : "The difference may be chance."}`),
     make("h3", {}, "Labels (F1)"),
-    table(["label", `gen. ${first}`, `gen. ${second}`, "change", "sentences"], found.labels.map(([label, before, after, n]) => [
+    table(["label", `gen. ${first}`, `gen. ${second}`, "change", "sentences"], found.labels.map(({ label, before, after, sentences: n }) => [
       label, (100 * before).toFixed(1), (100 * after).toFixed(1),
       make("td", { class: `number ${way(100 * (after - before))}` }, sign(100 * (after - before))), n])),
   ];
   if (found.confusions.length) parts.push(make("h3", {}, "Most frequent confusions"),
-    table(["right label", "answered", `gen. ${first}`, `gen. ${second}`], found.confusions.slice(0, 10).map(([gold, guess, a, b]) =>
+    table(["right label", "answered", `gen. ${first}`, `gen. ${second}`], found.confusions.slice(0, 10).map(({ label: gold, predicted: guess, before: a, after: b }) =>
       [gold, wide(guess || "unknown"), a, b]), 2));
   if (found.changed.length) parts.push(make("h3", {}, "Answers that changed"),
     table(["sentence", "right label", `gen. ${first}`, `gen. ${second}`], found.changed.slice(0, 100).map(([place, gold, old, now]) => [
@@ -417,7 +417,7 @@ function summary({ kind, status, result, error, doing }) {
     const rest = result.traces ? `traces remain in ${result.traces}` : "as if it had never been learnt";
     return `forgotten, ${rest}${result.dropped.length ? `; ${count(result.dropped.length, "older generation")} deleted` : ""}`;
   }
-  if (kind === "compare") return `macro-F1 ${result.scores.map((score) => (100 * score).toFixed(1)).join(" → ")}`;
+  if (kind === "compare") return `macro-F1 ${result.macro_f1.map((score) => (100 * score).toFixed(1)).join(" → ")}`;
   if (result.done_before) return "that was corrected before; nothing was changed twice";
   return `${result.what}${result.note ? `; not computed again: ${result.note}` : result.exact ? "; exact" : ""}`;
 }
