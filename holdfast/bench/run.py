@@ -248,7 +248,8 @@ def confusion(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, dict[s
 def data_of(stream: Stream) -> str:
     """Return a hash of a stream's tasks in any order: the data behind a name may change."""
     tasks = sorted((task.name, task.train, task.valid, task.test) for task in stream)
-    return hashlib.sha256(repr(tasks).encode()).hexdigest()[:12]
+    told = [f"({name!r}, {', '.join(split.spelled() for split in splits)})" for name, *splits in tasks]
+    return hashlib.sha256(f"[{', '.join(told)}]".encode()).hexdigest()[:12]
 
 
 def summarise(F: metrics.Matrix) -> dict[str, float | None]:

@@ -42,6 +42,14 @@ class Split:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @override
+    def __repr__(self) -> str:
+        return f"Split({len(self)} texts, {len(self.counts())} labels)"
+
+    def spelled(self) -> str:
+        """Return all texts and labels as one string, by which data is recognised."""
+        return f"Split(texts={self.texts!r}, labels={self.labels!r})"
+
     def counts(self) -> Counter[str]:
         """Return the number of sentences of each label."""
         return Counter(self.labels)

@@ -154,15 +154,7 @@ def merge_labels(
 ) -> Corrected:
     """Unite labels of a learner under one of them or under a new name."""
 
-    def merge(learner: Learner) -> Correction:
-        alone = not isinstance(labels, str) and len({*labels}) == 1 and labels[0] in learner.classes_
-        if alone and into not in learner.classes_:
-            raise HoldfastError(
-                f"only the label {labels[0]!r} is given; name two or more, or rename it with rename-label"
-            )
-        return learner.merge_labels(labels, into)
-
-    return _corrected(path, merge, generations, model, progress)
+    return _corrected(path, lambda one: one.merge_labels(labels, into), generations, model, progress)
 
 
 def merge_states(

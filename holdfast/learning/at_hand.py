@@ -377,7 +377,7 @@ class AtHand:
 
 def _key_of(task: Task) -> str:
     """Return a hash of what is learnt of a task."""
-    return _digest(repr((task.name, task.train, task.valid)))
+    return _digest(f"({task.name!r}, {task.train.spelled()}, {task.valid.spelled()})")
 
 
 def _digest(text: str) -> str:

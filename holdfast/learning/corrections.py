@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from holdfast.data.tasks import check_labels, check_pairs, printable
+from holdfast.data.tasks import check_labels, check_pairs, check_texts, printable
 from holdfast.errors import HoldfastError
 from holdfast.fields import unknown
 from holdfast.heads import ClosedFormHead, Head, KLDAHead, Taught
@@ -68,19 +68,20 @@ def forget(learner: Correctable, label: str) -> str:
     head, row = learner.model.head, learner.model.head.labels.index(label)
     pooled = isinstance(head, SumsHead) and head.past.scatter == "pooled"
     number = int(head.counts[row]) if isinstance(head, SumsHead) else 0
-    learner.method.shrink(row)
-    traces = learner.model.forget(label)
-    if remembers_weights(learner.method):
-        traces.append("the importances of the weights")
-    fixed = [name for name, kind in learner.method.state.items() if kind == "fixed"]
-    if kept := [name for name in fixed if getattr(learner.method, name)]:
-        traces.append(f"the {' and '.join(kept)} that the method keeps")
-    named = (entry for entry in learner.history if entry.get("correction") not in (None, "", FORGET))
-    if any(label in entry["task"] for entry in named):
-        traces.append("the history, in which corrections name it")
-    if pooled:  # corrections that follow are not exact
-        noted(learner, FORGET, Correction("a label forgotten", number, False, ""), 1)
-    learner.start_over()
+    with whole_or_not_at_all(learner):
+        learner.method.shrink(row)
+        traces = learner.model.forget(label)
+        if remembers_weights(learner.method):
+            traces.append("the importances of the weights")
+        fixed = [name for name, kind in learner.method.state.items() if kind == "fixed"]
+        if kept := [name for name in fixed if getattr(learner.method, name)]:
+            traces.append(f"the {' and '.join(kept)} that the method keeps")
+        named = (entry for entry in learner.history if entry.get("correction") not in (None, "", FORGET))
+        if any(label in entry["task"] for entry in named):
+            traces.append("the history, in which corrections name it")
+        if pooled:  # corrections that follow are not exact
+            noted(learner, FORGET, Correction("a label forgotten", number, False, ""), 1)
+        learner.start_over()
     return ", ".join(traces)
 
 
@@ -107,12 +108,14 @@ def remove(learner: Correctable, texts: Sequence[str], labels: Sequence[str]) ->
 
 def relabel(learner: Correctable, texts: Sequence[str], labels: Sequence[str], to: str) -> Correction:
     """Give sentences that were learnt under these labels another label, as if it had been theirs."""
+    check_name(to)
     return _taken_out(learner, "relabel", texts, labels, to)
 
 
 def rename_label(learner: Correctable, old: str, new: str) -> Correction:
     """Rename a label; what it has learnt stays."""
     head = learner.model.head
+    check_name(old)
     if old not in learner.classes_:
         raise HoldfastError(unknown(old, learner.classes_, "label"))
     with whole_or_not_at_all(learner):
@@ -129,8 +132,7 @@ def rename_label(learner: Correctable, old: str, new: str) -> Correction:
 def merge_labels(learner: Correctable, labels: Sequence[str], into: str) -> Correction:
     """Unite labels under one of them or under a new name, as if all had been taught under it."""
     head = closed(learner, "merge labels")
-    if isinstance(labels, str):
-        raise HoldfastError("the labels are one string; give a list of strings")
+    check_texts(labels, "label")
     check_name(into)
     for label in labels:
         if label not in learner.classes_:
@@ -138,7 +140,7 @@ def merge_labels(learner: Correctable, labels: Sequence[str], into: str) -> Corr
     united = list(dict.fromkeys([*labels, *([into] if into in learner.classes_ else [])]))
     if len(united) < 2:
         raise HoldfastError(
-            f"only the label {united[0]!r} is given; name two or more"
+            f"only the label {united[0]!r} is given; name two or more, or rename it with rename-label"
             if united
             else "name two or more labels"
         )
@@ -159,11 +161,11 @@ def _taken_out(
 ) -> Correction:
     """Remove sentences, or give them another label."""
     check_pairs(texts, labels)
-    if not len(texts):
+    texts, labels = list(texts), list(labels)  # a column of pandas counts its rows by an index of its own
+    if not texts:
         raise HoldfastError(f"no sentences to {doing}; give some")
     head = closed(learner, f"{doing} sentences")
     if to is not None:
-        check_name(to)
         learner.check_room([to], "is this a label?")
         places = [place for place, label in enumerate(labels) if label != to]
         if not places:
@@ -289,8 +291,6 @@ def check_name(label: str) -> None:
     """Raise an error unless a label can be called so."""
     if not isinstance(label, str):
         raise HoldfastError(f"label {label!r} is not text ({type(label).__name__}); use str()")
-    if not label.strip():
-        raise HoldfastError("the name of a label is empty; give one")
     check_labels([label])
 
 

@@ -19,7 +19,7 @@ from typing_extensions import override
 from holdfast.data.tasks import Scenario, Split, Task, check_labels, task_of
 from holdfast.errors import HoldfastError
 from holdfast.events import Progress
-from holdfast.fields import from_json, to_json, unknown
+from holdfast.fields import from_json, to_json
 from holdfast.heads.calibration import set_scores
 from holdfast.learning import corrections, directory, hub, merging, sections
 from holdfast.learning.at_hand import AtHand, put_down, whole_or_not_at_all
@@ -32,7 +32,7 @@ from holdfast.learning.trials import Workspace
 from holdfast.maths import params as P
 from holdfast.maths.metrics import macro_f1
 from holdfast.maths.params import Params
-from holdfast.methods import METHODS
+from holdfast.methods import METHODS, method_of_learner
 from holdfast.methods.base import Method
 from holdfast.models import Network, build_classifier
 from holdfast.settings import Settings
@@ -120,17 +120,9 @@ class Learner:
         **hyper_parameters: Any,
     ) -> Self:
         """Create a learner from the names of its encoder and method; `generations` is how many are kept."""
-        if method not in METHODS:
-            raise HoldfastError(unknown(method, list(METHODS), "method"))
-        if method == "mtl":
-            raise HoldfastError(
-                "mtl learns all tasks at once and needs all their data; choose another method"
-            )
-        if not 0 <= seed <= MOST_SEED:
-            raise HoldfastError(f"the seed {seed} is not between 0 and {MOST_SEED}")
-        known = list(METHODS[method].hyper_parameters())
-        if strange := sorted(set(hyper_parameters) - set(known)):
-            raise HoldfastError(unknown(strange[0], known, "hyper-parameter"))
+        method_of_learner(method, hyper_parameters)
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed <= MOST_SEED:
+            raise HoldfastError(f"the seed {seed} is not a whole number between 0 and {MOST_SEED}")
         return cls._made(model, method, settings, seed, generations, hyper_parameters, fixed=hyper_parameters)
 
     @classmethod
@@ -523,4 +515,6 @@ class Learner:
     @override
     def __repr__(self) -> str:
         made = f"{self.origin.method}, {directory.called(self.origin)}" if self.origin else "not saveable"
-        return f"Learner({made}, {len(self.classes_)} labels, {len(self.history)} lessons)"
+        lessons = len(self.history)
+        told = f"{lessons} lesson" if lessons == 1 else f"{lessons} lessons"
+        return f"Learner({made}, {len(self.classes_)} labels, {told})"

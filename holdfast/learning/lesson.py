@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from typing_extensions import override
+
 from holdfast.data.tasks import Task
 from holdfast.learning.passes import Passes, added, without
 from holdfast.learning.trials import StoredTrial
@@ -31,6 +33,10 @@ class Lesson:
 
     held_out: int = 0
     """Number of validation sentences."""
+
+    @override
+    def __repr__(self) -> str:
+        return f"Lesson({self.task!r}, {len(self.trials)} trials, validation score {self.trial.score:.3f})"
 
     def entry(self, task: Task, new: list[str]) -> dict[str, Any]:
         """Return the lesson as JSON for a learner's history."""

@@ -35,11 +35,13 @@ def merge(learner: Correctable, other: Correctable, *, again: bool = False) -> C
         learner.history += [
             {**entry, "generation": 0} if "generation" in entry else entry for entry in other.history
         ]
-        learner.keys += [key for key in (other.key, *other.keys) if key not in (learner.key, *learner.keys)]
         learner.tasks_seen += other.tasks_seen
         what = f"merged with a state of {len(its.visible_rows())} labels"
         exact, note = limits(learner)
-        return noted(learner, "merge", Correction(what, int(its.counts.sum()), exact, note), len(its.labels))
+        found = Correction(what, int(its.counts.sum()), exact, note)
+        noted(learner, "merge", found, len(its.labels))
+    learner.keys += [key for key in (other.key, *other.keys) if key not in (learner.key, *learner.keys)]
+    return found
 
 
 def _sums_of(learner: Correctable) -> tuple[Any, ...] | None:

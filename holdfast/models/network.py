@@ -247,6 +247,7 @@ class Network(nn.Module):
 
     def logits(self, texts: Sequence[str], batch_size: int = 64) -> Tensor:
         """Return the raw logits, in the order of the texts."""
+        check_texts(texts)
         result = torch.empty(len(texts), len(self.head.labels))
         for indices, features in self._embedded(texts, batch_size):
             result[indices] = self.head(features).float().cpu()
@@ -259,6 +260,7 @@ class Network(nn.Module):
         on_batch: Callable[[int, int], None] = lambda done, total: None,
     ) -> Tensor:
         """Return the sentence vectors as the head sees them, in the order of the texts."""
+        check_texts(texts)
         result = torch.empty(len(texts), self.encoder.config.hidden_size * self.reading.layers)
         done = 0
         for indices, features in self._embedded(texts, batch_size):

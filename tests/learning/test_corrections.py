@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from helpers.learners import STREAM, TEXTS, create, taught
@@ -309,6 +310,10 @@ def test_a_correction_that_fails_changes_nothing(one_layer):
         lambda: learner.remove([None], [a]): "not text but None",
         lambda: learner.relabel(["x"], [a], a): f"have the label {a!r} already",
         lambda: learner.relabel(["x"], [a], "two\nlines"): "line break",
+        lambda: learner.relabel(["x"], [a], None): "label None is not text",
+        lambda: learner.rename_label(None, "x"): "label None is not text",
+        lambda: learner.predict(None): "NoneType, not a list",
+        lambda: learner.predict_set([1]): "text 1 is not text but 1",
         lambda: learner.rename_label(a, b): "is a label already; unite",
         lambda: learner.rename_label(a, a): "called .* already",
         lambda: learner.rename_label(a, "(unknown)"): "cannot be a label",
@@ -324,6 +329,37 @@ def test_a_correction_that_fails_changes_nothing(one_layer):
     tensors, meta = learner.state()
     assert meta == before[1]
     assert all(torch.equal(t, before[0][group][n]) for group, own in tensors.items() for n, t in own.items())
+
+
+def test_columns_of_pandas_are_read_in_their_order_whatever_their_index(one_layer):
+    rows = pd.DataFrame(TAUGHT, columns=["text", "label"]).iloc[::-1]
+    learner, other = (create(one_layer, "slda") for _ in range(2))
+    for one in (learner, other):
+        one.learn(*of(TAUGHT))
+    some = rows.iloc[:6]
+    assert learner.relabel(some.text, some.label, "other").sentences == 6
+    other.relabel(list(some.text), list(some.label), "other")
+    alike(learner, other)
+
+
+def test_an_interrupted_merge_or_removal_leaves_no_trace(one_layer, monkeypatch):
+    learner, other = (create(one_layer, "slda") for _ in range(2))
+    learner.learn(*of(TAUGHT[: len(TAUGHT) // 2]))
+    other.learn(*of(TAUGHT[len(TAUGHT) // 2 :]))
+    before, keys = learner.state(), (learner.key, list(learner.keys))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    for step in (lambda: learner.merge(other), lambda: learner.forget(learner.classes_[0])):
+        with monkeypatch.context() as patch:
+            patch.setattr(learner, "start_over", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                step()
+        tensors, meta = learner.state()
+        assert meta == before[1]
+        assert all(torch.equal(x, before[0][g][n]) for g, own in tensors.items() for n, x in own.items())
+        assert (learner.key, learner.keys) == keys
 
 
 def test_a_trained_head_cannot_be_corrected_but_renamed(one_layer):
