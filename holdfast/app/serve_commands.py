@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.app.options import Threads
-from holdfast.app.terminal import default_threads, say, start_torch
+from holdfast.app.terminal import limit_threads, say
 from holdfast.errors import require
 
 
@@ -64,7 +64,7 @@ def serve(
     """Serve STATE over HTTP, with a page in the browser: predict, teach, correct, go back."""
     for module in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         require(module, "serve")
-    start_torch(threads)
+    threads = limit_threads(threads)  # torch is imported with the first learner
     from holdfast.serve import server
     from holdfast.serve.serving import ServiceLimits
 
@@ -85,7 +85,7 @@ def serve(
         port=port,
         token=server.token_from(token_file),
         workers=workers,
-        threads=threads or default_threads(),
+        threads=threads,
         many=many,
         model=model,
         allow=tuple(allow_host),

@@ -20,7 +20,6 @@ from starlette.exceptions import HTTPException
 
 from holdfast.data.readers import Row
 from holdfast.errors import HoldfastError
-from holdfast.learning.directory import roll_back
 from holdfast.runtime.artefact import is_artefact
 from holdfast.serve import bodies
 from holdfast.serve.batching import Full
@@ -274,6 +273,8 @@ async def promote(here: Here, body: bodies.PromoteRequest, state: Name = "") -> 
     one = await here.known(state)
     if one.loaded.fixed:
         raise Fixed("an exported artefact has one generation")
+    from holdfast.learning.directory import roll_back  # it imports torch, which an artefact does not need
+
     try:
         await asyncio.to_thread(roll_back, one.path, body.generation)
     except Busy:

@@ -15,8 +15,9 @@ from weakref import WeakValueDictionary
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import Asked
+from holdfast.runtime.artefact import is_artefact
 from holdfast.serve.batching import Answered, Batcher, Ended, Full
-from holdfast.serve.loaded import Loaded, Stamp, load, stamp
+from holdfast.serve.loaded import Loaded, Stamp, import_torch, load, stamp
 from holdfast.serve.serving import Serving
 from holdfast.storage.generations import NAMED, Store
 
@@ -119,6 +120,8 @@ class States:
         """Load the only learner, and begin to watch."""
         if not self.serving.many:
             await self.one("")
+        elif not all(is_artefact(self.path(name)) for name in self.names()):
+            await asyncio.to_thread(import_torch)  # so that no request waits for it
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -152,13 +155,16 @@ class States:
         found.used = time.monotonic()
         return found
 
+    def _load(self, path: Path) -> Loaded:
+        return load(path, self.serving.model, threads=self.serving.threads)
+
     async def _loaded(self, name: str, path: Path) -> Served:
         mark = stamp(path)
         if self.serving.many and mark is None:
             raise NoSuch(f"there is no learner called {name!r}")
         began = time.monotonic()
         try:
-            loaded = await asyncio.to_thread(load, path, self.serving.model)
+            loaded = await asyncio.to_thread(self._load, path)
         except HoldfastError as error:  # it names paths, which are not for everybody
             self.happened.load("failed", time.monotonic() - began)
             log.error("%s cannot be loaded: %s", name or path.name, error)
@@ -201,7 +207,7 @@ class States:
             try:
                 if mark is None and Store(one.path).on_disk():
                     raise HoldfastError(f"{one.path} has lost its current generation")
-                one.loaded = await asyncio.to_thread(load, one.path, self.serving.model)
+                one.loaded = await asyncio.to_thread(self._load, one.path)
                 one.wrong, one.stamp, one.pause = "", mark, 0.0
                 self.happened.load("swapped", time.monotonic() - began)
                 log.info("generation %d answers", one.loaded.generation)
