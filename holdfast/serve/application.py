@@ -22,11 +22,11 @@ from holdfast.data.readers import Row
 from holdfast.errors import HoldfastError
 from holdfast.runtime.artefact import is_artefact
 from holdfast.serve import bodies
-from holdfast.serve.batching import Full
 from holdfast.serve.bodies import Bad, Problem, TooLarge
 from holdfast.serve.generations import listed
 from holdfast.serve.guard import Guard
 from holdfast.serve.jobs import Jobs, Report, TooMany
+from holdfast.serve.line import Full
 from holdfast.serve.meters import Meters
 from holdfast.serve.serving import Serving
 from holdfast.serve.states import NoSuch, Served, States, Unloadable
@@ -323,11 +323,6 @@ async def readyz(here: Here) -> Response:
 @own.get("/metrics", response_class=Response)
 async def metrics(here: Here) -> Response:
     """Return the meters in the text format of Prometheus."""
-    loaded = here.states.loaded
-    here.meters.waiting.set(here.states.waiting)
-    here.meters.learners.set(len(loaded))
-    if loaded and not here.serving.many:
-        here.meters.generation.set(loaded[0].loaded.generation)
     page = await asyncio.to_thread(here.meters.page)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -363,8 +358,8 @@ def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 async def _error(request: Request, error: Exception) -> Response:
     """Return an error as one line."""
     if isinstance(error, Full | TooMany):
-        said = str(error) or "too many texts are waiting; try again"
-        return _json({"error": said}, 429, {"retry-after": "1"})
+        seconds = error.retry if isinstance(error, Full) else 1
+        return _json({"error": str(error)}, 429, {"retry-after": str(seconds)})
     if isinstance(error, Busy):
         return _json({"error": "another process works on this learner; try again when it has ended"}, 409)
     for kind, status in STATUSES.items():
@@ -395,7 +390,7 @@ def application(serving: Serving) -> Guard:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        states = States(serving, meters.happened())
+        states = States(serving, meters.happened(many=serving.many))
         jobs = Jobs(Path(serving.reports), threads=serving.threads, most=serving.limits.jobs)
         app.state.service = Service(serving, states, jobs, meters)
         await states.start()

@@ -16,7 +16,8 @@ from weakref import WeakValueDictionary
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import Asked
 from holdfast.runtime.artefact import is_artefact
-from holdfast.serve.batching import Answered, Batcher, Ended, Full
+from holdfast.serve.batching import Answered, Batcher, Ended
+from holdfast.serve.line import Line
 from holdfast.serve.loaded import Loaded, Stamp, import_torch, load, stamp
 from holdfast.serve.serving import Serving
 from holdfast.storage.generations import NAMED, Store
@@ -41,6 +42,9 @@ class Happened:
     batch: Callable[[int], None] = lambda size: None
     load: Callable[[str, float], None] = lambda outcome, seconds: None
     evict: Callable[[], None] = lambda: None
+    wait: Callable[[int], None] = lambda texts: None
+    hold: Callable[[Sequence[int]], None] = lambda generations: None
+    """Told the generations in memory, one for each learner, whenever they change."""
 
 
 @dataclass
@@ -83,6 +87,7 @@ class States:
         self.serving = serving
         self.happened = happened
         self.compute = ThreadPoolExecutor(1, thread_name_prefix="answers")
+        self.line = Line(serving.limits, happened.wait)
         self._served: dict[str, Served] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one waits
         self._ending: set[asyncio.Task[None]] = set()
@@ -92,11 +97,6 @@ class States:
     def loaded(self) -> list[Served]:
         """Learners in memory."""
         return list(self._served.values())
-
-    @property
-    def waiting(self) -> int:
-        """Texts that wait for an answer."""
-        return sum(one.batcher.size for one in self._served.values())
 
     def path(self, name: str) -> Path:
         """Return the directory of a learner."""
@@ -135,8 +135,7 @@ class States:
 
     async def ask(self, name: str, texts: Sequence[str], asked: Asked) -> Answered:
         """Return the answers to texts."""
-        if self.waiting + len(texts) > self.serving.limits.queue:
-            raise Full
+        self.line.check(len(texts))  # before a learner is loaded for them
         while True:
             one = await self.one(name)
             try:
@@ -172,12 +171,13 @@ class States:
         self.happened.load("loaded", time.monotonic() - began)
         served = Served(path, loaded, mark)
         served.batcher = Batcher(
-            lambda: served.loaded, self.compute, self.serving.limits, self.happened.batch
+            lambda: served.loaded, self.compute, self.serving.limits, self.happened.batch, line=self.line
         )
         served.batcher.start()
         served.used = time.monotonic()
         self._served[name] = served
         self._evict()
+        self._tell()
         return served
 
     def _evict(self) -> None:
@@ -190,6 +190,9 @@ class States:
             ending = asyncio.create_task(self._served.pop(name).batcher.stop())
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
+
+    def _tell(self) -> None:
+        self.happened.hold([one.loaded.generation for one in self.loaded])
 
     async def _watch(self) -> None:
         while True:
@@ -210,6 +213,7 @@ class States:
                 one.loaded = await asyncio.to_thread(self._load, one.path)
                 one.wrong, one.stamp, one.pause = "", mark, 0.0
                 self.happened.load("swapped", time.monotonic() - began)
+                self._tell()
                 log.info("generation %d answers", one.loaded.generation)
             except Exception as error:
                 wrong = str(error) if isinstance(error, HoldfastError) else type(error).__name__

@@ -13,7 +13,6 @@ import torch
 
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
-from holdfast.maths.params import Params
 from holdfast.storage import files
 from holdfast.storage import generations as store
 from holdfast.storage import tensors as tensor_files
