@@ -29,7 +29,7 @@ from holdfast.serve.jobs import Jobs, Report, TooMany
 from holdfast.serve.line import Full
 from holdfast.serve.meters import Meters
 from holdfast.serve.serving import Serving
-from holdfast.serve.states import NoSuch, Served, States, Unloadable
+from holdfast.serve.states import NoSuch, Ready, Served, States, Unloadable
 from holdfast.serve.worker import FOLDERS
 from holdfast.storage.files import Busy
 from holdfast.storage.generations import Store
@@ -384,13 +384,13 @@ async def _refused(request: Request, error: Exception) -> Response:
 # ---- the application ----------------------------------------------------------------------------------
 
 
-def application(serving: Serving) -> Guard:
-    """Return the service for one process."""
+def application(serving: Serving, ready: Ready | None = None) -> Guard:
+    """Return the service for one process; `ready` holds learners that are loaded already."""
     meters = Meters()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        states = States(serving, meters.happened(many=serving.many))
+        states = States(serving, meters.happened(many=serving.many), ready)
         jobs = Jobs(Path(serving.reports), threads=serving.threads, most=serving.limits.jobs)
         app.state.service = Service(serving, states, jobs, meters)
         await states.start()

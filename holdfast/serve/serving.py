@@ -72,6 +72,8 @@ class Serving:
     hosts: tuple[str, ...] = ()
     """Host names that requests may be addressed to; empty: any."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
+    supervisor: int | None = None
+    """Process without which this one ends, if it is one of several workers."""
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,7 @@ from holdfast.storage.generations import NAMED, Store
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PAUSES = 1.0, 60.0  # seconds before a generation that could not be loaded is tried again: at first, at most
+Ready = dict[str, tuple[Stamp, Loaded]]
 log = logging.getLogger("holdfast.serve")
 
 
@@ -83,11 +86,13 @@ class Served:
 class States:
     """Learners by name; the only one of a service without names is called by the empty name."""
 
-    def __init__(self, serving: Serving, happened: Happened) -> None:
+    def __init__(self, serving: Serving, happened: Happened, ready: Ready | None = None) -> None:
         self.serving = serving
         self.happened = happened
         self.compute = ThreadPoolExecutor(1, thread_name_prefix="answers")
         self.line = Line(serving.limits, happened.wait)
+        self._ready = {} if ready is None else ready
+        """Learners that are loaded already; each is taken out when it is first asked for."""
         self._served: dict[str, Served] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one waits
         self._ending: set[asyncio.Task[None]] = set()
@@ -158,12 +163,13 @@ class States:
         return load(path, self.serving.model, threads=self.serving.threads)
 
     async def _loaded(self, name: str, path: Path) -> Served:
-        mark = stamp(path)
+        began = time.monotonic()
+        ready = self._ready.pop(name, None)
+        mark = stamp(path) if ready is None else ready[0]
         if self.serving.many and mark is None:
             raise NoSuch(f"there is no learner called {name!r}")
-        began = time.monotonic()
         try:
-            loaded = await asyncio.to_thread(self._load, path)
+            loaded = await asyncio.to_thread(self._load, path) if ready is None else ready[1]
         except HoldfastError as error:  # it names paths, which are not for everybody
             self.happened.load("failed", time.monotonic() - began)
             log.error("%s cannot be loaded: %s", name or path.name, error)
@@ -197,6 +203,10 @@ class States:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.serving.limits.poll)
+            if self.serving.supervisor not in (None, os.getppid()):
+                log.error("the supervisor is gone; this worker ends too")
+                signal.raise_signal(signal.SIGTERM)
+                return
             for one in self.loaded:
                 if one.is_due():
                     await self.refresh(one)
