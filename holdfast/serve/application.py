@@ -191,10 +191,10 @@ async def learn(
     state: Name = "",
     text_column: Column = "text",
     label_column: Column = "label",
-    again: Annotated[bool, Query(description="Count rows of a file again that were learnt before.")] = False,
+    again: Annotated[bool, Query(description="Count rows again that were learnt before.")] = False,
 ) -> Report:
     """Teach rows, or an uploaded CSV, TSV or JSONL file: a job."""
-    lesson = await bodies.lesson_in(request)
+    lesson = await bodies.lesson_in(request, text_column, label_column, again)
     await asyncio.to_thread(bodies.check_rows, lesson.rows, here.serving.limits)
     return await here.change(state, "learn", lesson.model_dump())
 
@@ -258,7 +258,7 @@ async def compare(
 
     The report has the scores of each label, the answers that changed and the confusions.
     """
-    lesson = await bodies.lesson_in(request)
+    lesson = await bodies.lesson_in(request, text_column, label_column)
     await asyncio.to_thread(bodies.check_rows, lesson.rows, here.serving.limits)
     one = await here.known(state)
     kept = await asyncio.to_thread(lambda: Store(one.path).generations)
@@ -387,6 +387,7 @@ async def _refused(request: Request, error: Exception) -> Response:
 def application(serving: Serving, ready: Ready | None = None) -> Guard:
     """Return the service for one process; `ready` holds learners that are loaded already."""
     meters = Meters()
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is cut off
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -404,6 +405,7 @@ def application(serving: Serving, ready: Ready | None = None) -> Guard:
         description=DESCRIPTION,
         docs_url=None,  # FastAPI's pages load their scripts from a CDN
         redoc_url=None,
+        redirect_slashes=False,  # a redirect names the host that the client has sent
         lifespan=lifespan,
     )
     app.include_router(router)
