@@ -141,6 +141,7 @@ class JobReport(BaseModel):
     kind: str
     status: str = Field(description="waiting, running, done, failed or stopped.")
     started: float = Field(description="Seconds since 1970.")
+    labels: list[str] | None = Field(None, description="The labels it is about; the first of them, if many.")
     seconds: float | None = None
     doing: str | None = None
     done: int | None = None
@@ -187,6 +188,9 @@ class GenerationInfo(BaseModel):
     megabytes: float
     labels: list[str]
     lessons: int
+    parent: int | None = Field(
+        None, description="The generation that it was taught on, if that is known. It may not be kept."
+    )
     wrong: str | None = Field(None, description="Why it cannot be read, if it cannot.")
 
 

@@ -71,9 +71,9 @@ class Serving:
     """Threads of the process, and of a job's."""
     hosts: tuple[str, ...] = ()
     """Host names that requests may be addressed to; empty: any."""
-    limits: ServiceLimits = field(default_factory=ServiceLimits)
     supervisor: int | None = None
     """Process without which this one ends, if it is one of several workers."""
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
 
     def to_json(self) -> str:
         """Return the settings as JSON."""

@@ -245,7 +245,10 @@ def test_workers_stop_listening_at_once_and_finish_what_is_open(made: Path) -> N
 
 
 @pytest.mark.slow
-def test_workers_end_with_their_supervisor(made: Path) -> None:
+def test_workers_end_with_their_supervisor(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # who is killed cleans nothing up
     with running(str(made), "--workers", "2") as (_, process):
         workers = psutil.Process(process.pid).children(recursive=True)
         assert len(workers) >= 2
