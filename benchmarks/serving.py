@@ -4,6 +4,7 @@ cold       CPU seconds of `holdfast predict` with one sentence, from the start o
 speed      median seconds of one sentence, and sentences a second in batches, one thread
 parity     labels, probabilities, rejected sentences and prediction sets on the test sentences, and macro-F1
 tenants    artefacts that share an encoder in one process: its memory, and the first request of an evicted one
+service    the same artefacts behind `holdfast serve`: its memory, and the same request over HTTP
 
 torch is the learner, onnx an artefact with --onnx, int8 one with --onnx --int8. Turns of the three alternate,
 so that a busy machine slows all of them. Learners and artefacts are kept in --work and reused.
@@ -24,11 +25,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-PARTS = ("cold", "speed", "parity", "tenants")
+PARTS = ("cold", "speed", "parity", "tenants", "service")
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
 parser.add_argument("--stream", default="clinc150")
@@ -176,15 +179,14 @@ def parity(answering: dict[str, Any], stream: Stream, others: Sequence[str]) -> 
     return found
 
 
-def tenants(stream: Stream) -> Found:
-    """Make the tenants' artefacts, each of other labels, then serve them in another process.
+def tenants_of(stream: Stream) -> Path:
+    """Make the tenants' artefacts, each of other labels; return their folder.
 
     Beyond --taught they are copies whose graph has other bytes, so that a process shares nothing of them but
     the encoder.
     """
     from holdfast.everyday.export import export
     from holdfast.learning.learner import Learner
-    from holdfast.runtime.artefact import Artefact
 
     root = options.work / f"tenants-{stream.name}-{Path(options.model).name}-{options.labels}-{options.each}"
     pool: dict[str, list[str]] = {}
@@ -210,6 +212,13 @@ def tenants(stream: Stream) -> Found:
         with tempfile.TemporaryDirectory() as state:
             learner.save(state)
             export(state, place, onnx=True, share=True)
+    return root
+
+
+def tenants(root: Path) -> Found:
+    """Ask the tenants' artefacts in another process."""
+    from holdfast.runtime.artefact import Artefact
+
     again = [sys.executable, __file__, "--ask", str(root), "--tenants", str(options.tenants)]
     done = subprocess.run(again, capture_output=True, text=True, check=True)
     own = [Artefact(place).own_bytes for place in root.glob("tenant*")]
@@ -273,6 +282,81 @@ def ask(root: Path) -> Found:
     return found
 
 
+def service(root: Path) -> Found:
+    """Ask `holdfast serve` of all tenants, then with room for half of them: each request loads one."""
+    names = sorted(place.name for place in root.glob("tenant*"))[: options.tenants]
+
+    def request(connection: HTTPConnection, name: str) -> float:
+        body = json.dumps({"texts": ["please help me with my account"]})
+        began = time.perf_counter()
+        connection.request(
+            "POST", f"/v1/predict?state={name}", body, headers={"Content-Type": "application/json"}
+        )
+        reply = connection.getresponse()
+        said = reply.read()
+        assert reply.status == 200, said
+        return time.perf_counter() - began
+
+    with serving(root, len(names)) as (connection, status):
+        start = resident(status)
+        first = [request(connection, name) for name in names]
+        again = [request(connection, name) for name in names]
+        whole = resident(status)
+        connection.request("GET", "/readyz")
+        held = json.loads(connection.getresponse().read())["learners"]
+    with serving(root, max(len(names) // 2, 1)) as (connection, status):
+        for name in names:
+            request(connection, name)
+        evicted = [request(connection, name) for name in names]  # each was dropped before its turn
+        half = resident(status)
+    return {
+        "tenants": len(names),
+        "in_memory": held,
+        "start_mb": start,
+        "rss_mb": whole,
+        "rss_of_half_mb": half,
+        "very_first_request_ms": 1e3 * first[0],
+        "first_request_ms": 1e3 * statistics.median(first[1:] or first),
+        "request_ms": 1e3 * statistics.median(again),
+        "evicted_request_ms": 1e3 * statistics.median(evicted),
+        "evicted_request_p99_ms": 1e3 * sorted(evicted)[len(evicted) * 99 // 100],
+        "evicted_vs_loaded": statistics.median(evicted) / statistics.median(again),
+    }
+
+
+@contextmanager
+def serving(root: Path, loaded: int) -> Iterator[tuple[HTTPConnection, Path]]:
+    """Run the service; yield a connection, and where the kernel tells the memory of its process."""
+    words = [sys.executable, "-m", "holdfast.app.main", "serve", str(root), "--many", "--loaded", str(loaded)]
+    process = subprocess.Popen([*words, "--port", "0", "--threads", "1"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().split(" at ")[1].partition("#")[0]
+        connection = HTTPConnection(
+            "127.0.0.1", int(address.strip().rstrip("/").rpartition(":")[2]), timeout=60
+        )
+        while True:
+            try:
+                connection.request("GET", "/readyz")
+                connection.getresponse().read()
+                break
+            except ConnectionRefusedError:
+                connection.close()
+                assert process.poll() is None, "the service has ended"
+                time.sleep(0.1)
+        yield connection, Path(f"/proc/{process.pid}/status")
+        connection.close()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def resident(status: Path) -> float:
+    """Return the memory that a process holds, in megabytes."""
+    lines = status.read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmRSS"))
+
+
 def rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: rounded(one) for name, one in value.items()}
@@ -312,8 +396,11 @@ def main() -> None:
             clinc = stream.name == "clinc150"
             others = out_of_scope(data_home(options.data_dir))["test"] if clinc else ()
             found["parity"] = parity(answering, stream, others)
-    if "tenants" in options.parts:
-        found["tenants"] = tenants(stream)
+    if {"tenants", "service"} & set(options.parts):
+        root = tenants_of(stream)
+        for part, measure in (("tenants", tenants), ("service", service)):
+            if part in options.parts:
+                found[part] = measure(root)
     found = rounded(found)
     if options.out:
         name = "-".join(["in-process", *options.parts] if len(options.parts) < len(PARTS) else ["in-process"])

@@ -8,7 +8,7 @@ learning   as `batch`, while a job learns `--rows` rows
 
 Service and encoder have one thread each and take turns, so that a busy machine slows both. `ratio` compares
 sentences per second; `cpu` compares sentences per second of CPU time, which other work on the machine hardly
-changes. The service runs with its defaults. `--out` keeps the record.
+changes. The service runs with its defaults. `--out` keeps the record, named by stream and model.
 
     python benchmarks/serving_load.py --stream hwu64 --data-dir DATA --out results/serving
 """
@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,10 @@ def main() -> None:
 
     stream = load_stream(options.stream, data_dir=data_home(options.data_dir))
     rows = [row for task in stream for row in zip(task.train.texts, task.train.labels, strict=True)]
-    found: Found = {"stream": options.stream, "model": options.model, "clients": options.clients}
+    model = Path(options.model).name
+    names = ("holdfast", "torch", "transformers", "onnxruntime", "fastapi", "starlette", "uvicorn")
+    found: Found = {"stream": options.stream, "model": model, "clients": options.clients}
+    found["versions"] = {name: version(name) for name in names}
     with tempfile.TemporaryDirectory() as place:
         state, texts = Path(place, "state"), Path(place, "texts.json")
         texts.write_text(json.dumps([text for text, _ in rows]))
@@ -284,7 +288,7 @@ def main() -> None:
                 if not options.json:
                     print("learning", found["learning"])
     if options.out:
-        write_json(options.out / "load.json", found)
+        write_json(options.out / f"load-{options.stream}-{model}.json", found)
     if options.json:
         print(json.dumps(found))
 

@@ -18,6 +18,7 @@ import pytest
 from helpers.command_line import call
 from helpers.learners import make_learner
 from helpers.paths import ROOT
+from helpers.serving import running
 from helpers.toys import class_stream, small
 from typer.main import get_command
 
@@ -279,6 +280,28 @@ def test_the_first_commands_of_the_readme_do_what_it_says(tmp_path, monkeypatch,
         said.append(capsys.readouterr().out)
     assert said[2].startswith("set light\t")
     assert said[3].startswith("(unknown)\t")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_the_service_of_the_readme_answers_what_it_says(tmp_path, monkeypatch):
+    """Only the port is another one: a free one."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    monkeypatch.chdir(tmp_path)
+    (learning,) = (block for block in blocks(README) if "holdfast learn " in block)
+    for line in learning.splitlines():
+        if " learn " in line:
+            assert call(*shlex.split(line)[1:]) == 0
+    (block,) = (block for block in blocks(README) if "holdfast serve " in block)
+    serve, curl = block.splitlines()
+    words = shlex.split(serve, comments=True)
+    assert words[0] == "holdfast"
+    assert words[1] == "serve"
+    with running(*words[2:]) as (client, _):
+        assert "localhost:8000" in curl
+        asked = curl.replace("localhost:8000", f"127.0.0.1:{client.base_url.port}")
+        done = subprocess.run(asked, shell=True, capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout)["answers"][0]["label"] == "set light"
 
 
 COMMAND = re.compile(r"(?:^|[`;&]|do|-m)\s*holdfast ([a-z](?:\\\n|[^`\n])*)", re.MULTILINE)

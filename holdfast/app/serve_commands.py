@@ -9,7 +9,7 @@ import typer
 
 from holdfast.app.formats import write
 from holdfast.app.options import Threads
-from holdfast.app.terminal import default_threads, say, start_torch
+from holdfast.app.terminal import limit_threads, say
 from holdfast.errors import HoldfastError, require
 
 
@@ -97,7 +97,7 @@ def serve(
         raise HoldfastError("--workers is for --engine local; on Ray, use --replicas")
     if max_replicas is not None and max_replicas < replicas:
         raise HoldfastError(f"--max-replicas {max_replicas} is less than --replicas {replicas}")
-    start_torch(threads)
+    threads = limit_threads(threads or (1 if on_ray else None))  # torch is imported with the first learner
     from holdfast.serve import server
     from holdfast.serve.mirror import Mirror, is_url, shown_url
     from holdfast.serve.serving import ServiceLimits
@@ -135,7 +135,7 @@ def serve(
         "host": host,
         "port": port,
         "token": server.token_from(token_file),
-        "threads": threads or (1 if on_ray else default_threads()),
+        "threads": threads,
         "many": many,
         "model": model,
         "allow": tuple(allow_host),

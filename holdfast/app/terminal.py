@@ -31,14 +31,20 @@ def say_error(markup: str) -> None:
 
 def start_torch(threads: int | None) -> Any:
     """Import torch with a fixed number of threads, by default `default_threads()`."""
-    threads = threads or default_threads()
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[variable] = str(threads)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    threads = limit_threads(threads)
     import torch
 
     torch.set_num_threads(threads)
     return torch
+
+
+def limit_threads(threads: int | None) -> int:
+    """Fix the number of threads of what is imported later, by default `default_threads()`; return it."""
+    threads = threads or default_threads()
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[variable] = str(threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    return threads
 
 
 def default_threads() -> int:

@@ -20,17 +20,16 @@ from starlette.exceptions import HTTPException
 
 from holdfast.data.readers import Row
 from holdfast.errors import HoldfastError
-from holdfast.learning.directory import roll_back
 from holdfast.runtime.artefact import is_artefact
 from holdfast.serve import bodies
-from holdfast.serve.batching import Full
 from holdfast.serve.bodies import Bad, Problem, TooLarge
 from holdfast.serve.generations import listed
 from holdfast.serve.guard import Guard
 from holdfast.serve.jobs import Jobs, Report, TooMany
+from holdfast.serve.line import Full
 from holdfast.serve.meters import Meters
 from holdfast.serve.serving import Serving
-from holdfast.serve.states import NoSuch, Served, States, Unloadable
+from holdfast.serve.states import NoSuch, Ready, Served, States, Unloadable
 from holdfast.serve.worker import FOLDERS
 from holdfast.storage.files import Busy
 from holdfast.storage.generations import Store
@@ -193,10 +192,10 @@ async def learn(
     state: Name = "",
     text_column: Column = "text",
     label_column: Column = "label",
-    again: Annotated[bool, Query(description="Count rows of a file again that were learnt before.")] = False,
+    again: Annotated[bool, Query(description="Count rows again that were learnt before.")] = False,
 ) -> Report:
     """Teach rows, or an uploaded CSV, TSV or JSONL file: a job."""
-    lesson = await bodies.lesson_in(request)
+    lesson = await bodies.lesson_in(request, text_column, label_column, again)
     await asyncio.to_thread(bodies.check_rows, lesson.rows, here.serving.limits)
     return await here.change(state, "learn", lesson.model_dump())
 
@@ -260,7 +259,7 @@ async def compare(
 
     The report has the scores of each label, the answers that changed and the confusions.
     """
-    lesson = await bodies.lesson_in(request)
+    lesson = await bodies.lesson_in(request, text_column, label_column)
     await asyncio.to_thread(bodies.check_rows, lesson.rows, here.serving.limits)
     one = await here.known(state)
     kept = await asyncio.to_thread(lambda: Store(one.path).generations)
@@ -275,6 +274,8 @@ async def promote(here: Here, body: bodies.PromoteRequest, state: Name = "") -> 
     one = await here.known(state)
     if one.loaded.fixed:
         raise Fixed("an exported artefact has one generation")
+    from holdfast.learning.directory import roll_back  # it imports torch, which an artefact does not need
+
     try:
         await asyncio.to_thread(roll_back, one.path, body.generation)
     except Busy:
@@ -323,11 +324,6 @@ async def readyz(here: Here) -> Response:
 @own.get("/metrics", response_class=Response)
 async def metrics(here: Here) -> Response:
     """Return the meters in the text format of Prometheus."""
-    loaded = here.states.loaded
-    here.meters.waiting.set(here.states.waiting)
-    here.meters.learners.set(len(loaded))
-    if loaded and not here.serving.many:
-        here.meters.generation.set(loaded[0].loaded.generation)
     page = await asyncio.to_thread(here.meters.page)
     return Response(page, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -363,8 +359,8 @@ def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 async def _error(request: Request, error: Exception) -> Response:
     """Return an error as one line."""
     if isinstance(error, Full | TooMany):
-        said = str(error) or "too many texts are waiting; try again"
-        return _json({"error": said}, 429, {"retry-after": "1"})
+        seconds = error.retry if isinstance(error, Full) else 1
+        return _json({"error": str(error)}, 429, {"retry-after": str(seconds)})
     if isinstance(error, Busy):
         return _json({"error": "another process works on this learner; try again when it has ended"}, 409)
     for kind, status in STATUSES.items():
@@ -389,13 +385,14 @@ async def _refused(request: Request, error: Exception) -> Response:
 # ---- the application ----------------------------------------------------------------------------------
 
 
-def application(serving: Serving) -> Guard:
-    """Return the service for one process."""
+def application(serving: Serving, ready: Ready | None = None) -> Guard:
+    """Return the service for one process; `ready` holds learners that are loaded already."""
     meters = Meters()
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every form that is cut off
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        states = States(serving, meters.happened())
+        states = States(serving, meters.happened(many=serving.many), ready)
         jobs = Jobs(Path(serving.reports), threads=serving.threads, most=serving.limits.jobs)
         app.state.service = Service(serving, states, jobs, meters)
         await states.start()
@@ -409,6 +406,7 @@ def application(serving: Serving) -> Guard:
         description=DESCRIPTION,
         docs_url=None,  # FastAPI's pages load their scripts from a CDN
         redoc_url=None,
+        redirect_slashes=False,  # a redirect names the host that the client has sent
         lifespan=lifespan,
     )
     app.include_router(router)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
@@ -11,12 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.runtime.answers import Answer, Asked
+from holdfast.serve.line import Full, Line
 from holdfast.serve.loaded import Loaded
 from holdfast.serve.serving import ServiceLimits
-
-
-class Full(Exception):
-    """More texts are waiting than the service accepts."""
 
 
 class Ended(Exception):
@@ -51,13 +49,19 @@ class Batcher:
         compute: Executor,
         limits: ServiceLimits,
         on_batch: Callable[[int], None] = lambda size: None,
+        *,
+        line: Line | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.current = current
         self.compute = compute
         self.limits = limits
         self.on_batch = on_batch
+        self.line = line or Line(limits)
+        """What waits for the same thread; the queues of several learners share it."""
+        self.clock = clock
         self.size = 0
-        """Number of texts that wait or are being classified."""
+        """Number of texts that wait or are being classified here."""
         self._waiting: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._expected = 1
@@ -82,8 +86,7 @@ class Batcher:
         """Return the answers to texts; raise `Full` if too many are waiting, `Ended` after `stop`."""
         if self._ended:
             raise Ended
-        if self.size + len(texts) > self.limits.queue:
-            raise Full
+        self.line.enter(len(texts))
         one = _Waiting(texts, asked, asyncio.get_running_loop().create_future())
         self.size += len(texts)
         self._waiting.append(one)
@@ -92,6 +95,7 @@ class Batcher:
             return await one.answer
         finally:
             self.size -= len(texts)
+            self.line.leave(len(texts))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,8 +104,10 @@ class Batcher:
             if not batch:
                 continue
             loaded = self.current()
-            self.on_batch(sum(len(one.texts) for one in batch))
-            outcomes = await loop.run_in_executor(self.compute, _answered, loaded, batch)
+            texts = sum(len(one.texts) for one in batch)
+            self.on_batch(texts)
+            outcomes, seconds = await loop.run_in_executor(self.compute, self._timed, loaded, batch)
+            self.line.note(texts, seconds)
             for one, outcome in zip(batch, outcomes, strict=True):
                 if one.answer.done():
                     continue  # its client has gone, or its time is over
@@ -109,6 +115,29 @@ class Batcher:
                     one.answer.set_exception(outcome)
                 else:
                     one.answer.set_result(Answered(outcome, loaded.generation))
+            self._shed(texts)
+
+    def _timed(
+        self, loaded: Loaded, batch: Sequence[_Waiting]
+    ) -> tuple[list[list[Answer] | Exception], float]:
+        """Return the answers and how long they took; the wait for the thread does not count."""
+        began = self.clock()
+        return _answered(loaded, batch), self.clock() - began
+
+    def _shed(self, answered: int) -> None:
+        """Refuse those who came last and cannot be answered in time.
+
+        They were let in before the speed was known: the process has just started, or texts have become
+        longer.
+        """
+        ahead = self.line.size - answered
+        while self._waiting:
+            ahead -= len(self._waiting[-1].texts)
+            if self.line.seconds(ahead) <= self.limits.timeout / 2:
+                return
+            last = self._waiting.pop()
+            if not last.answer.done():
+                last.answer.set_exception(Full(self.line.seconds(ahead)))
 
     async def _batch(self) -> list[_Waiting]:
         """Return the requests of the next batch.

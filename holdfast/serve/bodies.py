@@ -141,6 +141,7 @@ class JobReport(BaseModel):
     kind: str
     status: str = Field(description="waiting, running, done, failed or stopped.")
     started: float = Field(description="Seconds since 1970.")
+    labels: list[str] | None = Field(None, description="The labels it is about; the first of them, if many.")
     seconds: float | None = None
     doing: str | None = None
     done: int | None = None
@@ -187,6 +188,9 @@ class GenerationInfo(BaseModel):
     megabytes: float
     labels: list[str]
     lessons: int
+    parent: int | None = Field(
+        None, description="The generation that it was taught on, if that is known. It may not be kept."
+    )
     wrong: str | None = Field(None, description="Why it cannot be read, if it cannot.")
 
 
@@ -259,14 +263,13 @@ class Lessons(Strict):
     again: bool = False
 
 
-async def lesson_in(request: Request) -> Lessons:
-    """Return the rows of a request: JSON, a form with a file, or a file as the body. Nothing is written."""
+async def lesson_in(request: Request, text_column: str, label_column: str, again: bool = False) -> Lessons:
+    """Return the rows of a request: JSON, a form with a file, or a file as the body. Nothing is written.
+
+    The columns are those of a file. JSON may ask for `again` in the body too.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().casefold()
-    columns = {
-        "text_column": request.query_params.get("text_column", "text"),
-        "label_column": request.query_params.get("label_column", "label"),
-    }
-    again = request.query_params.get("again", "false").casefold() in ("1", "true", "yes")
+    columns = {"text_column": text_column, "label_column": label_column}
     try:
         if kind == "application/json":
             try:
@@ -274,7 +277,7 @@ async def lesson_in(request: Request) -> Lessons:
             except ValidationError as error:
                 raise Bad(first_problem(error.errors())) from None
             rows = [Row(row.text, row.label) for row in found.rows]
-            return Lessons(rows=rows, name=printable(found.name), again=found.again)
+            return Lessons(rows=rows, name=printable(found.name), again=found.again or again)
         if kind == FORM:
             name, data = await _uploaded(request)
         elif kind in FILES:
@@ -316,6 +319,8 @@ async def _uploaded(request: Request) -> tuple[str, bytes]:
 def first_problem(errors: Sequence[Any]) -> str:
     """Return what is wrong with a body, without quoting it."""
     error = errors[0]
+    if error["type"] == "json_invalid":
+        return "the body is not JSON"  # its place is a number of characters
     place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
     where = f"{printable(place[:100])}: " if place else ""
     return f"{where}{printable(error['msg'])}"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from holdfast.errors import HoldfastError
 from holdfast.serve.bodies import GenerationInfo, GenerationList
@@ -27,12 +29,22 @@ def listed(path: Path) -> GenerationList:
             megabytes=round(sum(file.st_size for file in files) / 2**20, 2),
             labels=[],
             lessons=0,
+            parent=None,
             wrong=None,
         )
         try:
-            learner = store.sections(number).sections["learner"]
+            sections = store.sections(number).sections
+            learner = sections["learner"]
             one.labels, one.lessons = list(learner["seen"]), learner["tasks_seen"]
+            one.parent = parent(number, sections.get("history", ()))
         except (HoldfastError, KeyError, TypeError):
             one.wrong = f"its {MANIFEST} cannot be read"
         found.append(one)
     return GenerationList(current=current, generations=found)
+
+
+def parent(number: int, history: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the generation that another one was taught on: the last one in its history before itself."""
+    numbers = [entry.get("generation") for entry in history]
+    earlier = [one for one in numbers if isinstance(one, int) and 0 < one < number]
+    return earlier[-1] if earlier else None

@@ -19,6 +19,7 @@ from holdfast.serve.serving import Serving
 log = logging.getLogger("holdfast.serve")
 READING = ("GET", "HEAD", "OPTIONS")
 ASKING = ("/v1/predict",)  # changes nothing
+PROBES = ("/healthz", "/readyz", "/metrics")  # asked for by address, not by name
 UPLOADS = ("/v1/learn", "/v1/suggest", "/v1/correct", "/v1/generations/compare")
 READ_ONLY = (
     "this service answers only; teach the learner where its directory is, with holdfast learn or another "
@@ -70,7 +71,7 @@ class Guard:
             held += size
             self.held += size
             if self.held > self.serving.limits.reading:
-                raise Refused(503, "too much is being sent; try again", retry_after="1", connection="close")
+                raise Refused(429, "too much is being sent; try again", retry_after="1", connection="close")
 
         async def answer(message: Message) -> None:
             nonlocal status
@@ -106,7 +107,8 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
         host = headers.get("host", "")
-        if self.serving.hosts and _hostname(host) not in self.serving.hosts:
+        probe = scope["method"] == "GET" and scope["path"] in PROBES
+        if self.serving.hosts and not probe and _hostname(host) not in self.serving.hosts:
             # A name of somebody else that resolves to this machine: a page elsewhere asks on a user's behalf.
             raise Refused(421, "this service is not called by that name; see --allow-host")
         if scope["method"] in READING or scope["path"] in ASKING:

@@ -26,14 +26,26 @@ from holdfast.serve.serving import TOKEN, VARIABLE
 from holdfast.storage.files import read_json, write_json
 
 KEPT = 100  # reports per learner
+NAMED = 20  # labels that a report names
 PATIENCE = 5.0  # seconds for a job to end after it was asked to
 NUMBER = re.compile(r"[0-9]{6,9}")
+CHANGING = ("learn", "correct", "rename", "merge", "forget")
 DONE = ("done", "failed", "stopped")
 Report = dict[str, Any]
 
 
 class TooMany(HoldfastError):
     """More jobs are unfinished than the service accepts."""
+
+
+def labels_of(kind: str, arguments: Mapping[str, Any]) -> list[str]:
+    """Return the labels that a job changes, each once."""
+    if kind not in CHANGING:
+        return []
+    every = [label for _, label, *_ in arguments.get("rows", ())]
+    every += [arguments[name] for name in ("label", "old", "new") if name in arguments]
+    every += [*arguments.get("labels", ()), arguments.get("into"), arguments.get("to")]
+    return list(dict.fromkeys(label for label in every if label is not None))
 
 
 def in_use(path: Path) -> bool:
@@ -73,6 +85,8 @@ class Jobs:
         number, lock = _numbered(folder)
         try:
             report = {"id": number, "kind": kind, "status": "waiting", "started": round(time.time(), 3)}
+            if labels := labels_of(kind, arguments):
+                report["labels"] = labels[:NAMED]
             write_json(folder / f"{number}.json", report)
             order = {"kind": kind, "path": str(path), "report": str(folder / f"{number}.json")}
             secret = (VARIABLE, TOKEN)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError
-from holdfast.everyday import predict
-from holdfast.everyday.exported import TorchClassifier
-from holdfast.learning.directory import OURS, check_new
-from holdfast.learning.learner import Learner
 from holdfast.runtime.answers import Answer, Answers, Asked
 from holdfast.runtime.artefact import MANIFEST, Artefact, is_artefact
 from holdfast.runtime.classifier import Classifier
 from holdfast.storage.generations import POINTER, Store
 
+if TYPE_CHECKING:
+    from holdfast.learning.learner import Learner
+
 Stamp = tuple[int, int, int] | None
+IMPORTING = threading.Lock()  # learners are loaded in several threads
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,26 @@ def stamp(path: Path) -> Stamp:
     return None
 
 
-def load(path: Path, model: str | None = None) -> Loaded:
-    """Load an artefact or the current generation of a learner. One that does not exist yet has no labels."""
+def import_torch() -> None:
+    """Import what learners need, and ONNX artefacts do not."""
+    with IMPORTING:
+        import holdfast.everyday.exported
+        import holdfast.everyday.predict
+        import holdfast.learning.learner  # noqa: F401
+
+
+def load(path: Path, model: str | None = None, *, threads: int | None = None) -> Loaded:
+    """Load an artefact or the current generation of a learner. One that does not exist yet has no labels.
+
+    `threads` is for ONNX; torch has one number of threads for the whole process.
+    """
     if is_artefact(path):
-        return _exported(path, model)
+        return _exported(path, model, threads)
+    import_torch()
+    from holdfast.everyday import predict
+    from holdfast.learning.directory import OURS, check_new
+    from holdfast.learning.learner import Learner
+
     if Store(path).current is None:
         check_new(path, new=False)
         names = sorted(file.name for file in path.iterdir()) if path.is_dir() else []
@@ -66,10 +84,15 @@ def load(path: Path, model: str | None = None) -> Loaded:
     return Loaded(learner.generation, learner.classes_, _counts(learner), answers, learner)
 
 
-def _exported(path: Path, model: str | None) -> Loaded:
-    torchless = Artefact(path).runs_without_torch
-    found = Classifier(path) if torchless else TorchClassifier(path, model=model)
-    return Loaded(found.generation, found.labels, None, found.answers, fixed=True)
+def _exported(path: Path, model: str | None, threads: int | None) -> Loaded:
+    if Artefact(path).runs_without_torch:
+        found = Classifier(path, threads=threads)
+        return Loaded(found.generation, found.labels, None, found.answers, fixed=True)
+    import_torch()
+    from holdfast.everyday.exported import TorchClassifier
+
+    other = TorchClassifier(path, model=model)
+    return Loaded(other.generation, other.labels, None, other.answers, fixed=True)
 
 
 def _nothing_taught(texts: Sequence[str], asked: Asked) -> list[Answer]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -19,7 +20,7 @@ class Meters:
     """The meters of one process; those of several processes are added up by /metrics."""
 
     def __init__(self) -> None:
-        own = CollectorRegistry()
+        own = self.own = CollectorRegistry()
         self.registry = own
         if MULTIPLE in os.environ:
             self.registry = CollectorRegistry()
@@ -51,22 +52,31 @@ class Meters:
         self.learners = Gauge(
             "holdfast_loaded_learners", "Learners in memory.", registry=own, multiprocess_mode="livesum"
         )
-        self.generation = Gauge(
+
+    @cached_property
+    def generation(self) -> Gauge:
+        """Made with the first generation: a process that is still loading does not count as generation 0."""
+        return Gauge(
             "holdfast_generation",
             "Generation that answers, of a service with one learner.",
-            registry=own,
+            registry=self.own,
             multiprocess_mode="livemin",
         )
 
-    def happened(self) -> Happened:
+    def happened(self, *, many: bool = False) -> Happened:
         """Return what learners report to these meters."""
 
         def load(outcome: str, seconds: float) -> None:
             self.loads.labels(outcome).inc()
             self.loading.observe(seconds)
 
+        def hold(generations: Sequence[int]) -> None:
+            self.learners.set(len(generations))
+            if not many:
+                self.generation.set(generations[0])
+
         evict: Callable[[], None] = self.evictions.inc
-        return Happened(batch=self.batches.observe, load=load, evict=evict)
+        return Happened(batch=self.batches.observe, load=load, evict=evict, wait=self.waiting.inc, hold=hold)
 
     def page(self) -> bytes:
         """Return all meters in the text format of Prometheus."""

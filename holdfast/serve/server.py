@@ -8,14 +8,21 @@ import logging
 import os
 import secrets
 import shutil
+import signal
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from multiprocessing import get_context
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import h11
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
 from typing_extensions import override
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.supervisors import Multiprocess
@@ -26,21 +33,30 @@ from holdfast.serve.guard import Guard
 from holdfast.serve.loaded import load, stamp
 from holdfast.serve.meters import MULTIPLE
 from holdfast.serve.serving import TOKEN, VARIABLE, ServiceLimits, Serving
+from holdfast.serve.states import Ready
 from holdfast.storage.generations import Store
 
 SHORTEST = 16  # characters of a token
+ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class PatientProtocol(H11Protocol):
-    """HTTP with a deadline for the head of a request: a client that sends it byte by byte is cut off."""
+    """HTTP with a deadline for the head of a request: a client that sends it byte by byte is cut off.
 
-    slow = ServiceLimits.slow
+    Connections beyond the limit are closed at once. Those that are open go on, so a client that holds many
+    does not silence the others.
+    """
+
+    limits = ServiceLimits()
     late: asyncio.TimerHandle | None = None
 
     @override
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._watch()
+        if len(self.connections) > self.limits.connections:
+            transport.close()
+        else:
+            self._watch()
 
     @override
     def data_received(self, data: bytes) -> None:
@@ -58,7 +74,7 @@ class PatientProtocol(H11Protocol):
         if self.conn.their_state is not h11.IDLE or not begun:
             self._rest()
         elif self.late is None:
-            self.late = self.loop.call_later(self.slow, self._cut)
+            self.late = self.loop.call_later(self.limits.slow, self._cut)
 
     def _cut(self) -> None:
         self.transport.close()
@@ -72,6 +88,59 @@ class PatientProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._rest()
         super().connection_lost(exc)
+
+
+class Supervisor(Multiprocess):
+    """The processes of `--workers`, watched."""
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._known: set[int | None] = set()
+
+    @override
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        self.forget_dead()
+
+    def forget_dead(self) -> None:
+        """Drop the gauges of workers that have ended. Their counters stay."""
+        living = {process.pid for process in self.processes}
+        for gone in self._known - living:
+            mark_process_dead(gone)  # type: ignore[no-untyped-call]
+        self._known = living
+
+    @override
+    def terminate_all(self) -> None:
+        """Stop listening, then end the workers: what connects later is refused, and not left to wait."""
+        for one in self.sockets:
+            one.close()
+        super().terminate_all()
+
+
+class _Stopped(BaseException):
+    """The process was told to stop."""
+
+
+@contextmanager
+def until_stopped() -> Iterator[None]:
+    """Run a block until it ends or the process is told to stop.
+
+    While it serves, uvicorn has signal handlers of its own. When it has ended in order it restores ours and
+    sends itself the signal again.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for one in ENDING:
+            signal.signal(one, signal.SIG_IGN)  # what is left to do is short
+        raise _Stopped
+
+    before = {one: signal.signal(one, stop) for one in ENDING}
+    try:
+        with suppress(_Stopped):
+            yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def token_from(file: Path | None) -> str:
@@ -159,8 +228,12 @@ def serve(
     made = not token and not source
     token = token or secrets.token_urlsafe(24)
     many = many or is_many(path)
-    if not many:
-        load(path, model)  # what is wrong with it is said here, not in a log
+    ready: Ready = {}
+    if not many:  # what is wrong with it is said here, not in a log
+        if workers == 1:
+            ready[""] = stamp(path), load(path, model, threads=threads)
+        else:
+            check(path, model)
     listening = bound(host, port)
     port = listening.getsockname()[1]
     reports = tempfile.mkdtemp(prefix="holdfast-")
@@ -174,24 +247,51 @@ def serve(
         hosts=names_of(host, allow),
         limits=limits,
         read_only=bool(source),
+        supervisor=None if workers == 1 else os.getpid(),
     )
     shown = f"[{host}]" if ":" in host else host
     started(f"http://{shown}:{port}/", token if made else None)
+    start_logging()
+    with until_stopped():
+        try:
+            if workers == 1:
+                PatientProtocol.limits = limits
+                config = _config(application(serving, ready), limits)
+                uvicorn.Server(config).run(sockets=[listening])
+            else:
+                Path(reports, "meters").mkdir()
+                os.environ |= {VARIABLE: serving.to_json(), MULTIPLE: str(Path(reports, "meters"))}
+                app = "holdfast.serve.server:from_environment"
+                Supervisor(_config(app, limits, workers=workers, factory=True), [listening]).run()
+        finally:
+            listening.close()
+            shutil.rmtree(reports, ignore_errors=True)
+
+
+def check(path: Path, model: str | None) -> None:
+    """Raise an error if a learner cannot be loaded. Another process tries it, and takes its memory along."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
+        try:
+            wrong = other.submit(what_is_wrong, path, model).result()
+        except BrokenProcessPool:
+            wrong = f"{path} cannot be loaded: the process that tried was killed; is there enough memory?"
+    if wrong:
+        raise HoldfastError(wrong)
+
+
+def what_is_wrong(path: Path, model: str | None) -> str:
+    """Return why a learner cannot be loaded; an empty string if it can."""
+    try:
+        load(path, model)
+    except HoldfastError as error:
+        return str(error)
+    return ""
+
+
+def start_logging() -> None:
+    """Log the service's own lines, and of libraries what is wrong."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    try:
-        if workers == 1:
-            PatientProtocol.slow = limits.slow
-            uvicorn.Server(_config(application(serving), limits)).run(sockets=[listening])
-        else:
-            Path(reports, "meters").mkdir()
-            os.environ |= {VARIABLE: serving.to_json(), MULTIPLE: str(Path(reports, "meters"))}
-            app = "holdfast.serve.server:from_environment"
-            config = _config(app, limits, workers=workers, factory=True)
-            Multiprocess(config, [listening]).run()
-    finally:
-        listening.close()
-        shutil.rmtree(reports, ignore_errors=True)
 
 
 def _config(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
@@ -201,9 +301,8 @@ def _config(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
         ws="none",
         access_log=False,
         server_header=False,
-        log_level="warning",
+        log_level="error",  # it warns of every bad request
         log_config=None,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=15,
         timeout_graceful_shutdown=round(limits.grace),
         backlog=1024,
@@ -215,5 +314,6 @@ def _config(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
 def from_environment() -> Guard:
     """Return the service that the environment describes, for the processes of `--workers`."""
     serving = Serving.from_json(os.environ[VARIABLE])
-    PatientProtocol.slow = serving.limits.slow
+    PatientProtocol.limits = serving.limits
+    start_logging()
     return application(serving)

@@ -68,9 +68,11 @@ class Serving:
     model: str | None = None
     """Folder or name of the encoder, if it is no longer where it was; for a new learner: its encoder."""
     threads: int = 1
-    """Threads of a job's process."""
+    """Threads of the process, and of a job's."""
     hosts: tuple[str, ...] = ()
     """Host names that requests may be addressed to; empty: any."""
+    supervisor: int | None = None
+    """Process without which this one ends, if it is one of several workers."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     read_only: bool = False
     """Whether the service only answers: others teach what it serves."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import signal
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +17,16 @@ from weakref import WeakValueDictionary
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import Asked
-from holdfast.serve.batching import Answered, Batcher, Ended, Full
-from holdfast.serve.loaded import Loaded, Stamp, load, stamp
+from holdfast.runtime.artefact import is_artefact
+from holdfast.serve.batching import Answered, Batcher, Ended
+from holdfast.serve.line import Line
+from holdfast.serve.loaded import Loaded, Stamp, import_torch, load, stamp
 from holdfast.serve.serving import Serving
 from holdfast.storage.generations import NAMED, Store
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PAUSES = 1.0, 60.0  # seconds before a generation that could not be loaded is tried again: at first, at most
+Ready = dict[str, tuple[Stamp, Loaded]]
 log = logging.getLogger("holdfast.serve")
 
 
@@ -40,6 +45,9 @@ class Happened:
     batch: Callable[[int], None] = lambda size: None
     load: Callable[[str, float], None] = lambda outcome, seconds: None
     evict: Callable[[], None] = lambda: None
+    wait: Callable[[int], None] = lambda texts: None
+    hold: Callable[[Sequence[int]], None] = lambda generations: None
+    """Told the generations in memory, one for each learner, whenever they change."""
 
 
 @dataclass
@@ -78,10 +86,13 @@ class Served:
 class States:
     """Learners by name; the only one of a service without names is called by the empty name."""
 
-    def __init__(self, serving: Serving, happened: Happened) -> None:
+    def __init__(self, serving: Serving, happened: Happened, ready: Ready | None = None) -> None:
         self.serving = serving
         self.happened = happened
         self.compute = ThreadPoolExecutor(1, thread_name_prefix="answers")
+        self.line = Line(serving.limits, happened.wait)
+        self._ready = {} if ready is None else ready
+        """Learners that are loaded already; each is taken out when it is first asked for."""
         self._served: dict[str, Served] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # as long as one waits
         self._ending: set[asyncio.Task[None]] = set()
@@ -91,11 +102,6 @@ class States:
     def loaded(self) -> list[Served]:
         """Learners in memory."""
         return list(self._served.values())
-
-    @property
-    def waiting(self) -> int:
-        """Texts that wait for an answer."""
-        return sum(one.batcher.size for one in self._served.values())
 
     def path(self, name: str) -> Path:
         """Return the directory of a learner."""
@@ -119,6 +125,8 @@ class States:
         """Load the only learner, and begin to watch."""
         if not self.serving.many:
             await self.one("")
+        elif not all(is_artefact(self.path(name)) for name in self.names()):
+            await asyncio.to_thread(import_torch)  # so that no request waits for it
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -132,8 +140,7 @@ class States:
 
     async def ask(self, name: str, texts: Sequence[str], asked: Asked) -> Answered:
         """Return the answers to texts."""
-        if self.waiting + len(texts) > self.serving.limits.queue:
-            raise Full
+        self.line.check(len(texts))  # before a learner is loaded for them
         while True:
             one = await self.one(name)
             try:
@@ -152,13 +159,17 @@ class States:
         found.used = time.monotonic()
         return found
 
+    def _load(self, path: Path) -> Loaded:
+        return load(path, self.serving.model, threads=self.serving.threads)
+
     async def _loaded(self, name: str, path: Path) -> Served:
-        mark = stamp(path)
+        began = time.monotonic()
+        ready = self._ready.pop(name, None)
+        mark = stamp(path) if ready is None else ready[0]
         if self.serving.many and mark is None:
             raise NoSuch(f"there is no learner called {name!r}")
-        began = time.monotonic()
         try:
-            loaded = await asyncio.to_thread(load, path, self.serving.model)
+            loaded = await asyncio.to_thread(self._load, path) if ready is None else ready[1]
         except HoldfastError as error:  # it names paths, which are not for everybody
             self.happened.load("failed", time.monotonic() - began)
             log.error("%s cannot be loaded: %s", name or path.name, error)
@@ -166,12 +177,13 @@ class States:
         self.happened.load("loaded", time.monotonic() - began)
         served = Served(path, loaded, mark)
         served.batcher = Batcher(
-            lambda: served.loaded, self.compute, self.serving.limits, self.happened.batch
+            lambda: served.loaded, self.compute, self.serving.limits, self.happened.batch, line=self.line
         )
         served.batcher.start()
         served.used = time.monotonic()
         self._served[name] = served
         self._evict()
+        self._tell()
         return served
 
     def _evict(self) -> None:
@@ -185,9 +197,16 @@ class States:
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
+    def _tell(self) -> None:
+        self.happened.hold([one.loaded.generation for one in self.loaded])
+
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(self.serving.limits.poll)
+            if self.serving.supervisor not in (None, os.getppid()):
+                log.error("the supervisor is gone; this worker ends too")
+                signal.raise_signal(signal.SIGTERM)
+                return
             for one in self.loaded:
                 if one.is_due():
                     await self.refresh(one)
@@ -201,9 +220,10 @@ class States:
             try:
                 if mark is None and (self.serving.read_only or Store(one.path).on_disk()):
                     raise HoldfastError(f"{one.path} has lost its current generation")
-                one.loaded = await asyncio.to_thread(load, one.path, self.serving.model)
+                one.loaded = await asyncio.to_thread(self._load, one.path)
                 one.wrong, one.stamp, one.pause = "", mark, 0.0
                 self.happened.load("swapped", time.monotonic() - began)
+                self._tell()
                 log.info("generation %d answers", one.loaded.generation)
             except Exception as error:
                 wrong = str(error) if isinstance(error, HoldfastError) else type(error).__name__

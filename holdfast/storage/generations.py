@@ -15,10 +15,9 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError
-from holdfast.maths.params import Params
 from holdfast.storage.files import (
     make_directory,
     parse_json,
@@ -29,18 +28,13 @@ from holdfast.storage.files import (
     sync_directory,
     write_bytes,
 )
+from holdfast.storage.headers import FORMAT, LONGEST_HEADER, Newer, read_meta, unreadable
 from holdfast.storage.pointer import POINTER as POINTER
 from holdfast.storage.pointer import generation_path, read_pointer
-from holdfast.storage.tensors import (
-    FORMAT,
-    LONGEST_HEADER,
-    Newer,
-    Tensors,
-    packed,
-    read_meta,
-    unpacked,
-    unreadable,
-)
+
+if TYPE_CHECKING:
+    from holdfast.maths.params import Params
+    from holdfast.storage.tensors import Tensors
 
 FILE, MANIFEST = "state.safetensors", "manifest.json"
 NAMED = re.compile(r"generation-(\d{6})")
@@ -89,6 +83,8 @@ class Store:
 
     def commit(self, tensors: Tensors, sections: Mapping[str, Any]) -> int:
         """Write the next generation, then make it current, then delete those beyond `keep`."""
+        from holdfast.storage.tensors import packed  # torch is imported when there are tensors
+
         parent, known = self._pointer()
         number = max(known, default=0) + 1
         final = self.path(number)
@@ -154,6 +150,8 @@ class Store:
         return found
 
     def _whole(self, number: int) -> Generation:
+        from holdfast.storage.tensors import unpacked
+
         light = self._light(number)
         path = self.path(number) / FILE
         if light.format == 1:

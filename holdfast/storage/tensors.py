@@ -16,20 +16,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params
-from holdfast.storage.files import opened, parse_json, write_bytes
+from holdfast.storage.files import opened, write_bytes
+from holdfast.storage.headers import FORMAT as FORMAT
+from holdfast.storage.headers import header_of, length_of, unreadable
+from holdfast.storage.headers import read_meta as read_meta
 
-FORMAT = 2
-LONGEST_HEADER = 32_000_000  # bytes of JSON, which take up to twenty times as much memory
 Tensors = Mapping[str, Params]  # groups of tensors: "weights", "alpha", ...
-
-
-class Newer(HoldfastError):
-    """A file has a format that only a later version of Holdfast can read."""
-
-    def __init__(self, path: Path, version: int) -> None:
-        super().__init__(f"{path} was written by a newer Holdfast (format {version}); upgrade Holdfast")
 
 
 def write_tensors(path: Path, tensors: Tensors, meta: Any, *, private: bool = False) -> None:
@@ -47,16 +40,6 @@ def packed(tensors: Tensors, meta: Any) -> bytes:
     return save(flat, metadata={"holdfast": json.dumps(header)})
 
 
-def read_meta(path: Path) -> Any:
-    """Return the JSON of a tensor file without reading the tensors."""
-    try:
-        with opened(path) as file:
-            start = file.read(8)
-            return _header(path, file.read(_length(path, start)))["meta"]
-    except OSError as error:
-        raise unreadable(path, error.strerror or error) from error
-
-
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """Return what `write_tensors` wrote; raise HoldfastError if any of it has changed since."""
     try:
@@ -69,7 +52,7 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
 
 def unpacked(path: Path, data: bytes, device: torch.device | str = "cpu") -> tuple[dict[str, Params], Any]:
     """Return the groups of tensors and the JSON in the content of a file; `path` is named in errors."""
-    header = _header(path, data[8 : 8 + _length(path, data[:8])])
+    header = header_of(path, data[8 : 8 + length_of(path, data[:8])])
     try:
         flat = load(data)
     except (SafetensorError, ValueError, RuntimeError, KeyError, TypeError, MemoryError) as error:
@@ -84,37 +67,6 @@ def unpacked(path: Path, data: bytes, device: torch.device | str = "cpu") -> tup
             raise unreadable(path, f"the tensor {name!r} belongs to no group")
         tensors[group][rest] = tensor.to(device)
     return tensors, header["meta"]
-
-
-def unreadable(path: Path, reason: object) -> HoldfastError:
-    """Return the error about a damaged file."""
-    return HoldfastError(f"{path} is not a readable Holdfast state ({reason}); restore it or start again")
-
-
-def _length(path: Path, start: bytes) -> int:
-    """Return the length of the header from the first eight bytes."""
-    length = int.from_bytes(start, "little")
-    if len(start) < 8 or length > LONGEST_HEADER:
-        raise unreadable(path, "it has no header")
-    return length
-
-
-def _header(path: Path, data: bytes) -> dict[str, Any]:
-    """Return the checked header: format, groups, meta, sha256."""
-    try:
-        found = parse_json(json.loads(data)["__metadata__"]["holdfast"].encode(), path)
-        version = found["format"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise unreadable(path, f"no Holdfast header: {error}") from error
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise unreadable(path, f"the format {version!r} is no number")
-    if version > FORMAT:
-        raise Newer(path, version)
-    groups = found.get("groups")
-    named = isinstance(groups, list) and all(isinstance(group, str) for group in groups)
-    if not named or "meta" not in found or (version > 1 and "sha256" not in found):
-        raise unreadable(path, "its header is incomplete")
-    return dict(found)
 
 
 def hash_of(*values: Any) -> str:

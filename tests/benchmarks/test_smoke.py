@@ -51,11 +51,14 @@ def test_prefix(tiny_bert: str) -> None:
     assert json.loads(script("prefix", "--json", *words))["epoch"] > 0
 
 
-def test_serving_load(one_layer: str) -> None:
+def test_serving_load(one_layer: str, tmp_path: Path) -> None:
     words = ("--clients", "2", "--sentences", "3", "--seconds", "1", "--turns", "1", "--rows", "20")
+    words = (*words, "--out", str(tmp_path))
     found = json.loads(script("serving_load", "--json", "--model", one_layer, *words).splitlines()[-1])
     assert found["batch"]["wrong"] == found["single"]["wrong"] == found["learning"]["wrong"] == 0
     assert found["learning"]["job"] == "done"
+    assert json.loads((tmp_path / f"load-home-{Path(one_layer).name}.json").read_text()) == found
+    assert "uvicorn" in found["versions"]
 
 
 def test_everyday(one_layer: str) -> None:
@@ -199,7 +202,8 @@ def test_serving(one_layer: str, tmp_path: Path) -> None:
     common = ["--data-dir", str(data_dir), "--work", str(tmp_path / "work"), "--model", one_layer]
     few = ["--turns", "1", "--sentences", "5", "--tenants", "3", "--taught", "2", "--labels", "4"]
     found = json.loads(script("serving", *common, *few, "--out", str(tmp_path / "out")))
-    assert found["tenants"]["in_memory"] == 3
+    assert found["tenants"]["in_memory"] == found["service"]["in_memory"] == 3
+    assert 0 < found["service"]["start_mb"] < found["service"]["rss_mb"]
     assert found["parity"]["onnx"]["largest_difference_of_a_probability"] < 1e-4
     assert len(list((tmp_path / "out").iterdir())) == 1
 

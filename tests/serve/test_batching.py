@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,9 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.runtime.answers import PLAIN, Answer, Asked
-from holdfast.serve.batching import Batcher, Full
+from holdfast.serve.application import _error
+from holdfast.serve.batching import Batcher
+from holdfast.serve.line import Full, Line
 from holdfast.serve.loaded import Loaded
 from holdfast.serve.serving import ServiceLimits
 
@@ -162,3 +165,95 @@ def test_a_lone_request_does_not_wait_for_others() -> None:
         return time.monotonic() - began
 
     assert asyncio.run(main()) < 2
+
+
+class Clocked:
+    """A batcher over a model that needs a second for each text, on a clock of its own, when it is let go."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.now = 0.0
+        self.go = threading.Event()
+        limits_ = ServiceLimits(timeout=80, batch=40, **limits)
+        self.batcher = Batcher(self.loaded, ThreadPoolExecutor(1), limits_, clock=lambda: self.now)
+
+    def loaded(self) -> Loaded:
+        def answers(texts: Sequence[str], asked: Asked) -> list[Answer]:
+            assert self.go.wait(60)
+            self.now += len(texts)
+            return [Answer(text, "a", 1.0, []) for text in texts]
+
+        return Loaded(1, ["a"], None, answers)
+
+    def ask(self, size: int) -> asyncio.Task[Any]:
+        return asyncio.create_task(self.batcher.ask(["text"] * size, PLAIN))
+
+
+def test_a_queue_that_cannot_be_answered_in_time_is_full_and_says_when_to_come_back() -> None:
+    async def main() -> None:
+        slow = Clocked()
+        slow.batcher.start()
+        slow.go.set()
+        await slow.ask(40)  # now the speed is known
+        slow.go.clear()
+        waiting = [slow.ask(40), slow.ask(1)]  # 0 and 40 seconds of work are before them
+        await asyncio.sleep(0)
+        with pytest.raises(Full) as refused:
+            await slow.ask(1)
+        assert refused.value.retry == 41
+        slow.go.set()
+        await asyncio.gather(*waiting)
+        await slow.ask(256)  # one request can always wait, however long it takes
+        await slow.batcher.stop()
+
+    asyncio.run(main())
+
+
+def test_those_who_came_last_are_refused_as_soon_as_the_speed_is_known() -> None:
+    async def main() -> list[Any]:
+        slow = Clocked()
+        slow.batcher.start()
+        waiting = [slow.ask(40) for _ in range(5)]
+        await asyncio.sleep(0)
+        slow.go.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert slow.batcher.size == slow.batcher.line.size == 0
+        await slow.batcher.stop()
+        return [type(one).__name__ for one in found]
+
+    assert asyncio.run(main()) == ["Answered"] * 3 + ["Full"] * 2
+
+
+def test_the_speed_counts_when_enough_texts_were_measured_and_follows_the_latest() -> None:
+    line = Line(ServiceLimits())
+    line.note(1, 5.0)  # the first batch of a process
+    assert line.seconds(1000) == 0
+    for _ in range(50):
+        line.note(100, 1.0)
+    assert line.seconds(1000) == pytest.approx(10, abs=0.1)
+    for _ in range(50):
+        line.note(10, 1.0)
+    assert line.seconds(1000) == pytest.approx(100, abs=10)
+
+
+def test_the_answer_of_a_full_queue_has_the_seconds_to_wait() -> None:
+    reply = asyncio.run(_error(None, Full(12.3)))  # type: ignore[arg-type]
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "13")
+
+
+def test_queues_of_one_thread_share_their_room() -> None:
+    async def main() -> None:
+        line, compute = Line(ServiceLimits(queue=3)), ThreadPoolExecutor(1)
+        slow = Clocked()
+        one, other = (Batcher(slow.loaded, compute, ServiceLimits(), line=line) for _ in range(2))
+        one.start()
+        other.start()
+        first = asyncio.create_task(one.ask(["a", "b"], PLAIN))
+        await asyncio.sleep(0)
+        with pytest.raises(Full):
+            await other.ask(["c", "d"], PLAIN)
+        slow.go.set()
+        await first
+        await one.stop()
+        await other.stop()
+
+    asyncio.run(main())

@@ -197,3 +197,20 @@ def test_a_job_learns_though_a_stop_of_another_was_asked(mine: Path, tmp_path: P
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "000002.stop").touch()
     assert worked(tmp_path / "job", "learn", mine, name="w", rows=rows_of(2), again=False)["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "labels"),
+    [
+        ("learn", {"rows": [("a", "x", None), ("b", "y", None), ("c", "x", None)]}, ["x", "y"]),
+        ("correct", {"rows": [("a", "x", None)], "to": "y"}, ["x", "y"]),
+        ("correct", {"rows": [("a", "x", None)], "to": None}, ["x"]),
+        ("rename", {"old": "x", "new": "y"}, ["x", "y"]),
+        ("merge", {"labels": ["x", "y"], "into": "x"}, ["x", "y"]),
+        ("forget", {"label": "x", "purge": False}, ["x"]),
+        ("compare", {"rows": [("a", "x", None)], "first": 1, "second": 2}, []),
+        ("suggest", {"texts": ["a"], "n": 3}, []),
+    ],
+)
+def test_a_report_names_the_labels_of_its_job(kind: str, arguments: Any, labels: list[str]) -> None:
+    assert jobs_module.labels_of(kind, arguments) == labels

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 import signal
 import threading
@@ -21,6 +23,8 @@ from holdfast.everyday.evaluate import compared
 from holdfast.everyday.export import export
 from holdfast.learning.learner import Learner
 from holdfast.runtime.answers import Asked
+from holdfast.serve import server
+from holdfast.serve.jobs import Jobs
 from holdfast.serve.serving import ServiceLimits
 from holdfast.storage.files import locked
 from holdfast.storage.generations import Store
@@ -142,6 +146,54 @@ def test_a_page_of_another_site_may_not_write_nor_reach_the_service_by_its_own_n
         assert client.get("/v1/labels", headers={"host": host}).status_code == 421
 
 
+def test_probes_reach_the_service_by_its_address(client: TestClient) -> None:
+    for path in ("/healthz", "/readyz", "/metrics"):
+        assert client.get(path, headers={"host": "10.1.2.3:8000"}).status_code == 200
+        assert client.post(path, headers={"host": "10.1.2.3:8000"}).status_code == 421
+
+
+@pytest.mark.parametrize("again", ["on", "t", "y", "1", "true", "yes"])
+def test_every_way_to_say_again_is_heard(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, again: str
+) -> None:
+    given: list[Any] = []
+
+    def start(self: Jobs, name: str, kind: str, path: Path, arguments: Any) -> dict[str, Any]:
+        given.append(arguments)
+        return {"id": "000001", "kind": kind, "status": "waiting", "started": 0.0}
+
+    monkeypatch.setattr(Jobs, "start", start)
+    table, kind = b"utterance,intent\na,b\n", {"content-type": "text/csv"}
+    names = {"text_column": "utterance", "label_column": "intent"}
+    for more in ({"again": again}, {"again": "off"}, {}):
+        assert client.post("/v1/learn", params=names | more, content=table, headers=WRITER | kind).is_success
+    rows = rows_json([("a", "b")])
+    assert client.post("/v1/learn", params={"again": again}, json=rows, headers=WRITER).is_success
+    assert client.post("/v1/learn", json=rows | {"again": True}, headers=WRITER).is_success
+    assert [one["again"] for one in given] == [True, False, False, True, True]
+    assert given[0]["rows"] == [("a", "b", None)]
+    wrong = client.post("/v1/learn", params={"again": "perhaps"}, json=rows, headers=WRITER)
+    assert wrong.status_code == 422
+
+
+def test_a_path_with_a_slash_at_its_end_is_not_redirected(client: TestClient) -> None:
+    assert client.get("/v1/labels/", follow_redirects=False).status_code == 404
+
+
+def test_bad_requests_are_not_logged_by_libraries(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    form = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\nx\r\n--b--\r\nmore'
+    for body in (form, b"\r\n", b"--b\r\n\x00"):
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        assert client.post("/v1/learn", content=body, headers=WRITER | kind).status_code == 422
+    assert caplog.text == ""
+    config = server._config(client.app, ServiceLimits())
+    with caplog.at_level(logging.DEBUG):
+        config.configure_logging()
+    assert not logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
@@ -182,6 +234,7 @@ def test_a_body_that_is_no_json_is_refused(client: TestClient, raw: bytes) -> No
         found = client.post(path, content=raw, headers=WRITER | {"content-type": "application/json"})
         assert found.status_code in (400, 422), path
         assert list(found.json()) == ["error"]
+        assert not re.match(r"\d", found.json()["error"]), "no number of a character"
 
 
 @pytest.mark.parametrize(
@@ -246,7 +299,8 @@ def test_all_bodies_together_are_bounded(made: Path, tmp_path: Path) -> None:
     with served(made, tmp_path / "jobs", limits=ServiceLimits(reading=1000)) as client:
         for _ in range(3):  # what was held is let go again
             assert client.post("/v1/predict", json={"texts": ["a" * 900]}).status_code == 200
-            assert client.post("/v1/predict", json={"texts": ["a" * 1000]}).status_code == 503
+            full = client.post("/v1/predict", json={"texts": ["a" * 1000]})
+            assert (full.status_code, full.headers["retry-after"]) == (429, "1")
 
 
 def test_an_error_does_not_say_where_the_learner_is(mine: Path, tmp_path: Path) -> None:

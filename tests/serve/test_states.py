@@ -31,12 +31,12 @@ def test_a_generation_that_cannot_be_loaded_for_a_while_is_tried_again(
 ) -> None:
     tries = 0
 
-    def flaky(path: Path, model: str | None = None) -> Any:
+    def flaky(path: Path, model: str | None = None, **more: Any) -> Any:
         nonlocal tries
         tries += 1
         if tries in (2, 3):
             raise HoldfastError("no memory")
-        return load(path, model)
+        return load(path, model, **more)
 
     async def main() -> None:
         states = states_of(mine, poll=0.01)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from holdfast.errors import HoldfastError
+from holdfast.maths.params import Params
 from holdfast.storage import files
 from holdfast.storage import generations as store
 from holdfast.storage import tensors as tensor_files
@@ -44,7 +45,7 @@ def one_line(error: pytest.ExceptionInfo[HoldfastError]) -> str:
     return text
 
 
-def state(value: float) -> dict[str, store.Params]:
+def state(value: float) -> dict[str, Params]:
     return {"weights": {"a.b": torch.full((2, 3), value)}, "importance": {}}
 
 

@@ -3,7 +3,7 @@
 
 const $ = (id) => document.getElementById(id);
 const TOP = 5;
-const page = { token: "", state: "", generation: 0, fixed: false, labels: [], generations: [], last: null, watched: new Map(), tested: [] };
+const page = { token: "", state: "", generation: 0, current: 0, fixed: false, labels: [], generations: [], asked: "", last: null, taught: new Map(), correcting: Promise.resolve(), watched: new Map() };
 
 // ---- requests ---------------------------------------------------------------------------------------
 
@@ -24,12 +24,12 @@ async function request(method, path, body, type) {
     throw new Problem(0, "the service does not answer");
   }
   const found = await reply.json().catch(() => ({}));
+  if (reply.status === 401 && await tokenGiven()) return request(method, path, body, type);
   if (!reply.ok) throw new Problem(reply.status, found.error || `the service answered ${reply.status}`);
   return found;
 }
 
 function complain(error) {
-  if (error.status === 401) { askForToken(); return; }
   const toast = $("toast");
   toast.textContent = error.message;
   toast.hidden = false;
@@ -65,8 +65,17 @@ const quoted = (label) => `“${label}”`;
 // ---- token ------------------------------------------------------------------------------------------
 
 function askForToken() {
+  const dialog = $("token-dialog");
   $("token").value = page.token;
-  if (!$("token-dialog").open) $("token-dialog").showModal();
+  if (dialog.open) return;
+  dialog.returnValue = "";
+  dialog.showModal();
+}
+
+function tokenGiven() {
+  askForToken();
+  const dialog = $("token-dialog");
+  return new Promise((done) => { dialog.addEventListener("close", () => done(dialog.returnValue === "use"), { once: true }); });
 }
 
 function startToken() {
@@ -97,6 +106,21 @@ async function predict(text) {
   }
 }
 
+const isShown = (text) => page.asked === text;
+
+async function ask(text) {
+  page.asked = text;
+  tell(text, "", false);
+  $("undo").hidden = true;
+  try {
+    const found = await predict(text);
+    if (isShown(text)) showAnswer(text, found);
+  } catch (error) {
+    page.asked = page.last ? page.last.text : "";
+    throw error;
+  }
+}
+
 function showAnswer(text, found) {
   const [answer] = found.answers;
   page.last = { text, answer };
@@ -105,12 +129,13 @@ function showAnswer(text, found) {
   $("label").textContent = answer.label === null ? "unknown" : answer.label;
   $("probability").textContent = answer.label === null ? "" : percent(answer.probability);
   const [first, second] = answer.top;
+  const close = answer.label !== null && second && first.probability - second.probability < 0.2;
   let why = "";
   if (answer.label === null) why = `No label, for ${answer.why}. The nearest one is ${quoted(first.label)}.`;
-  else if (second && first.probability - second.probability < 0.2)
+  else if (close)
     why = `A close call: it could be confused with ${quoted(second.label)} (${percent(second.probability)}).`;
   $("why").textContent = why;
-  const others = (answer.set || []).filter((label) => label !== answer.label);
+  const others = (answer.set || []).filter((label) => label !== first.label && !(close && label === second.label)); // named above
   $("among").textContent = others.length ? `Possible too: ${others.map(quoted).join(", ")}.` : "";
   $("bars").replaceChildren(...answer.top.map(bar));
 }
@@ -127,48 +152,87 @@ function bar({ label, probability }, place) {
   return make("li", { class: best ? "best" : "" }, button);
 }
 
-async function correct(label) {
-  const { text } = page.last;
-  if (!label.trim()) return;
-  try {
-    const job = await request("POST", "v1/learn", { rows: [{ text, label }], name: "correction" });
-    tellCorrected(`Learning that this is ${quoted(label)} …`, false);
-    $("undo").hidden = true;
-    watch(job, async (report) => {
-      if (report.status !== "done") { tellCorrected(report.error, true); return; }
-      await generationIs(report.result.generation);
-      const found = await predict(text);
-      showAnswer(text, found);
-      const now = found.answers[0].label;
-      const learnt = report.result.already ? "That was learnt before." : `Learnt in generation ${found.generation}.`;
-      tellCorrected(now === label
-        ? `${learnt} The answer is ${quoted(label)}.`
-        : `${learnt} The answer is still ${now === null ? "unknown" : quoted(now)}: one sentence weighs little. Teach a few more like it.`, now !== label);
-      $("undo").hidden = report.result.already;
-      $("undo").onclick = () => undo(text, label);
-    });
-  } catch (error) { complain(error); }
+// What was taught for a sentence is remembered, so that a second click changes it instead of adding a label.
+// Corrections follow one another. Another sentence may be shown when one is done.
+
+function inTurn(action) {
+  page.correcting = page.correcting.then(action).catch(complain);
 }
 
-async function undo(text, label) {
-  try {
-    const job = await request("POST", "v1/correct", { rows: [{ text, label }] });
-    $("undo").hidden = true;
-    tellCorrected("Taking the correction out again …", false);
-    watch(job, async (report) => {
-      if (report.status !== "done") { tellCorrected(report.error, true); return; }
-      await generationIs(report.result.generation);
-      showAnswer(text, await predict(text));
-      tellCorrected(report.result.exact && !report.result.note
-        ? "The correction is taken out, as if it had never been learnt."
-        : `The correction is taken out. Not computed again: ${report.result.note}.`, false);
-    });
-  } catch (error) { complain(error); }
+function correct(label) {
+  const { text } = page.last, wanted = label.trim();
+  if (wanted) inTurn(() => taughtAs(text, wanted));
 }
 
-function tellCorrected(text, still) {
-  $("corrected").textContent = text;
+async function taughtAs(text, label) {
+  const { label: before, moved } = page.taught.get(text) || {};
+  if (before === label) { tell(text, `This sentence is taught as ${quoted(label)} already.`, false); return; }
+  const rows = [{ text, label: before || label }];
+  const body = before ? { rows, to: label } : { rows, name: "correction" };
+  if (moved) body.again = true; // it was, and was taken out or changed here
+  const report = await done(text, before ? "v1/correct" : "v1/learn", body, before
+    ? `Changing this from ${quoted(before)} to ${quoted(label)} …`
+    : `Learning that this is ${quoted(label)} …`);
+  if (!report) return;
+  const old = report.result.already || report.result.done_before;
+  if (!old) page.taught.set(text, { label, moved: Boolean(moved || before) });
+  const found = await shownAgain(text);
+  if (!found) return;
+  const now = found.answers[0].label;
+  const learnt = old ? "That was learnt before." : `${before ? "Changed" : "Learnt"} in generation ${found.generation}.`;
+  tell(text, now === label
+    ? `${learnt} The answer is ${quoted(label)}.`
+    : `${learnt} The answer is still ${now === null ? "unknown" : quoted(now)}: one sentence weighs little. Teach a few more like it.`, now !== label);
+  $("undo").hidden = !page.taught.has(text);
+  $("undo").onclick = () => inTurn(() => takeOut(text));
+}
+
+async function takeOut(text) {
+  const { label, moved } = page.taught.get(text) || {};
+  if (!label) return;
+  const body = { rows: [{ text, label }] };
+  if (moved) body.again = true;
+  const report = await done(text, "v1/correct", body, "Taking the correction out again …");
+  if (!report) return;
+  page.taught.set(text, { label: "", moved: true });
+  if (!await shownAgain(text)) return;
+  tell(text, report.result.exact && !report.result.note
+    ? "The correction is taken out, as if it had never been learnt."
+    : `The correction is taken out. Not computed again: ${report.result.note}.`, false);
+}
+
+async function done(text, path, body, said) {
+  if (isShown(text)) $("undo").hidden = true;
+  tell(text, said, false);
+  try {
+    const job = await request("POST", path, body);
+    const report = await new Promise((ended) => { watch(job, ended); });
+    if (report.status === "done") return report;
+    tell(text, report.error, true);
+  } catch (error) {
+    tell(text, "", false);
+    complain(error);
+  }
+  return null;
+}
+
+async function shownAgain(text) {
+  if (!isShown(text)) return null;
+  const found = await predict(text);
+  if (!isShown(text)) return null;
+  showAnswer(text, found);
+  return found;
+}
+
+function tell(text, said, still) {
+  if (!isShown(text)) return;
+  $("corrected").textContent = said;
   $("corrected").className = still ? "still" : "";
+}
+
+function forgetTaught() { // another generation answers, or labels have other names
+  page.taught.clear();
+  $("undo").hidden = true;
 }
 
 async function generationIs(number) {
@@ -243,7 +307,7 @@ function showLabels() {
     make("td", { class: "actions", hidden: page.fixed },
       make("button", { type: "button", "aria-label": `Rename ${label}`, onclick: () => change("rename", label) }, "rename"),
       make("button", { type: "button", "aria-label": `Merge ${label} into another label`, onclick: () => change("merge", label) }, "merge"),
-      make("button", { type: "button", "aria-label": `Forget ${label}`, onclick: () => change("forget", label) }, "forget")))));
+      make("button", { type: "button", class: "warn", "aria-label": `Forget ${label}`, onclick: () => change("forget", label) }, "forget")))));
   $("known").replaceChildren(...page.labels.map(({ label }) => make("option", { value: label })));
   $("empty").hidden = page.labels.length > 0;
 }
@@ -274,6 +338,7 @@ function change(kind, label) {
   $("change-remains").textContent = remains();
   $("change-purge").onchange = () => { $("change-remains").textContent = remains(); };
   $("change-do").textContent = verb;
+  $("change-do").className = kind === "forget" ? "main warn" : "main";
   $("change-form").onsubmit = async () => {
     const name = $("change-name").value.trim();
     const bodies = {
@@ -282,18 +347,20 @@ function change(kind, label) {
       forget: { label, purge: $("change-purge").checked },
     };
     if (field && !name) return;
-    try { watch(await request("POST", `v1/labels/${kind}`, bodies[kind])); } catch (error) { complain(error); }
+    try { watch(await request("POST", `v1/labels/${kind}`, bodies[kind]), forgetTaught); } catch (error) { complain(error); }
   };
   $("change-dialog").showModal();
 }
 
 // ---- generations ------------------------------------------------------------------------------------
 
+const parentOf = (one) => one.parent || one.generation - 1;
+
 function showGenerations() {
   const known = new Map(page.generations.map((one) => [one.generation, one]));
   const newest = [...page.generations].reverse();
   $("generation-rows").replaceChildren(...newest.map((one) => {
-    const before = known.get(one.generation - 1);
+    const before = known.get(parentOf(one));
     const added = before ? one.labels.filter((label) => !before.labels.includes(label)) : [];
     const gone = before ? before.labels.filter((label) => !one.labels.includes(label)) : [];
     const few = (labels, sign) => labels.length ? `, ${sign}${labels.slice(0, 3).join(`, ${sign}`)}${labels.length > 3 ? ` and ${labels.length - 3} more` : ""}` : "";
@@ -301,17 +368,20 @@ function showGenerations() {
     const name = make("div", {}, make("strong", {}, `Generation ${one.generation}`));
     if (one.current) name.append(make("span", { class: "badge" }, "current"));
     if (one.wrong) name.append(make("span", { class: "badge bad" }, one.wrong));
-    name.append(make("div", { class: "soft" }, `${when} · ${count(one.labels.length, "label")}${few(added, "+")}${few(gone, "−")}`));
+    const from = one.parent && one.parent !== one.generation - 1 ? ` · taught on generation ${one.parent}` : "";
+    name.append(make("div", { class: "soft" }, `${when} · ${count(one.labels.length, "label")}${few(added, "+")}${few(gone, "−")}${from}`));
     const older = one.generation < (page.generations.find((other) => other.current) || one).generation;
     const back = one.current || one.wrong ? null : make("button", {
       type: "button", class: "quiet", "aria-label": `Make generation ${one.generation} current`, onclick: () => promote(one.generation),
     }, older ? "Roll back" : "Promote");
     return make("li", {}, name, back);
   }));
-  for (const [id, at] of [["compare-first", 1], ["compare-second", 0]]) {
-    const chosen = $(id).dataset.chosen ? $(id).value : ""; // else the newest two, also after a change
+  const [last] = newest, earlier = newest[1] || last;
+  const usual = last ? [known.has(parentOf(last)) ? parentOf(last) : earlier.generation, last.generation] : ["", ""];
+  for (const [id, at] of [["compare-first", 0], ["compare-second", 1]]) {
+    const chosen = $(id).dataset.chosen ? $(id).value : ""; // else the newest and the one it was taught on
     $(id).replaceChildren(...newest.map((one) => make("option", { value: String(one.generation) }, `generation ${one.generation}`)));
-    $(id).value = known.has(Number(chosen)) ? chosen : String((newest[at] || newest[0] || {}).generation || "");
+    $(id).value = known.has(Number(chosen)) ? chosen : String(usual[at]);
   }
   $("compare").hidden = newest.length < 2;
 }
@@ -319,14 +389,20 @@ function showGenerations() {
 async function promote(generation) {
   try {
     await request("POST", "v1/generations/promote", { generation });
+    forgetTaught();
     await refresh();
-    if (page.last) showAnswer(page.last.text, await predict(page.last.text));
-    tellCorrected("", false);
-    $("undo").hidden = true;
+    tell(page.asked, "", false);
+    if (page.last) await shownAgain(page.asked);
   } catch (error) { complain(error); }
 }
 
 // ---- comparing --------------------------------------------------------------------------------------
+
+// The service reads the file. It returns places, not sentences, which are looked up here to be shown.
+async function textsOf(file) {
+  const rows = rowsOf(file.name, await file.text());
+  return rows.filter(({ split }) => !split || split === "test").map(({ text }) => String(text ?? ""));
+}
 
 function rowsOf(name, text) {
   if (name.toLowerCase().endsWith(".jsonl")) return text.split("\n").filter((line) => line.trim()).map((line) => JSON.parse(line));
@@ -347,17 +423,13 @@ function rowsOf(name, text) {
 }
 
 async function compare() {
-  const file = $("compare-file").files[0];
-  typeOf(file);
-  let rows;
-  try { rows = rowsOf(file.name, await file.text()); } catch { throw new Problem(0, `${file.name}: a line is not JSON`); }
-  if (rows.some((row) => row.split === "test")) rows = rows.filter((row) => row.split === "test");
-  rows = rows.map(({ text, label }) => ({ text: String(text ?? ""), label: String(label ?? "") }));
+  const file = $("compare-file").files[0], type = typeOf(file);
   const query = `first=${$("compare-first").value}&second=${$("compare-second").value}`;
-  const job = await request("POST", `v1/generations/compare?${query}`, { rows, name: file.name.slice(0, 100) || "test" });
+  const job = await request("POST", `v1/generations/compare?${query}`, file, type);
   $("comparison").replaceChildren(make("p", { class: "soft" }, "Comparing …"));
+  const texts = await textsOf(file).catch(() => []);
   watch(job, (report) => {
-    if (report.status === "done") showComparison(report.result, rows);
+    if (report.status === "done") showComparison(report.result, texts);
     else $("comparison").replaceChildren(make("p", { class: "note" }, report.error));
   });
 }
@@ -369,7 +441,7 @@ function table(heads, rows, names = 1) {
       cell instanceof Node ? cell : make("td", { class: i ? "number" : "name" }, String(cell))))))));
 }
 
-function showComparison(found, rows) {
+function showComparison(found, texts) {
   const { generations: [first, second], macro_f1: scores, difference } = found;
   const sign = (value) => `${value > 0 ? "+" : value < 0 ? "−" : "±"}${Math.abs(value).toFixed(1)}`;
   const way = (value) => (value > 0.05 ? "up" : value < -0.05 ? "down" : "");
@@ -390,7 +462,7 @@ function showComparison(found, rows) {
       [gold, wide(guess || "unknown"), a, b]), 2));
   if (found.changed.length) parts.push(make("h3", {}, "Answers that changed"),
     table(["sentence", "right label", `gen. ${first}`, `gen. ${second}`], found.changed.slice(0, 100).map(([place, gold, old, now]) => [
-      (rows[place] || {}).text || `row ${place + 1}`, wide(gold), wide(old || "unknown"),
+      (texts.length === found.sentences && texts[place]) || `row ${place + 1}`, wide(gold), wide(old || "unknown"),
       make("td", { class: `name ${now === gold ? "up" : old === gold ? "down" : ""}` }, now || "unknown")]), 4));
   $("comparison").replaceChildren(...parts);
 }
@@ -404,12 +476,14 @@ function watch(job, then = () => {}) {
   showJobs();
 }
 
+const some = (labels) => `${labels.slice(0, 5).join(", ")}${labels.length > 5 ? " …" : ""}`;
+
 function summary({ kind, status, result, error, doing }) {
   if (ACTIVE.includes(status)) return doing || "waiting";
   if (!result || error) return error || status;
   if (kind === "learn" && result.already) return "these sentences were learnt before; nothing was counted twice";
   if (kind === "learn") {
-    const parts = [result.new.length ? `new: ${result.new.slice(0, 5).join(", ")}${result.new.length > 5 ? " …" : ""}` : "", result.more.length ? `more of ${count(result.more.length, "known label")}` : ""];
+    const parts = [result.new.length ? `new: ${some(result.new)}` : "", result.more.length ? `more of: ${some(result.more)}` : ""];
     const score = result.score === null || result.score === undefined ? "" : `; macro-F1 of held-out sentences ${(100 * result.score).toFixed(1)}`;
     return `${count(result.sentences, "sentence")}, ${parts.filter(Boolean).join("; ")}${score}`;
   }
@@ -430,7 +504,7 @@ async function showJobs() {
   $("job-rows").replaceChildren(...jobs.slice(0, 8).map((job) => {
     const active = ACTIVE.includes(job.status);
     const badge = make("span", { class: `badge ${active || job.status === "done" ? "" : "bad"}` }, job.status);
-    const about = make("div", {}, make("strong", {}, job.kind), badge, make("div", { class: "soft" }, summary(job)),
+    const about = make("div", {}, make("strong", {}, job.kind), job.labels ? ` ${some(job.labels)}` : "", badge, make("div", { class: "soft" }, summary(job)),
       ...(job.notes || []).map((note) => make("div", { class: "note" }, note)));
     const stop = active ? make("button", { type: "button", class: "quiet", "aria-label": `Stop job ${job.id}`, onclick: () => request("DELETE", `v1/jobs/${job.id}`).then(showJobs, complain) }, "Stop") : null;
     const meter = active ? make("progress", { "aria-label": `Progress of job ${job.id}` }) : null;
@@ -447,6 +521,7 @@ async function showJobs() {
     } catch (error) { complain(error); }
   }
   const busy = page.watched.size || jobs.some((job) => ACTIVE.includes(job.status));
+  clearTimeout(showJobs.timer); // of another look, which began meanwhile
   showJobs.timer = setTimeout(showJobs, busy ? 400 : 5000);
 }
 
@@ -455,6 +530,8 @@ async function showJobs() {
 async function refresh() {
   try {
     const [labels, generations] = await Promise.all([request("GET", "v1/labels"), request("GET", "v1/generations")]);
+    if (generations.current < page.current) forgetTaught(); // somebody has rolled back
+    page.current = generations.current;
     page.generation = labels.generation;
     page.labels = labels.labels;
     page.fixed = labels.fixed;
@@ -486,13 +563,10 @@ async function start() {
   startTeaching();
   act($("try-form"), async () => {
     const text = $("sentence").value.trim();
-    if (!text) return;
-    tellCorrected("", false);
-    $("undo").hidden = true;
-    showAnswer(text, await predict(text));
+    if (text) await ask(text);
   });
   act($("correct-form"), async () => {
-    await correct($("correct-label").value.trim());
+    correct($("correct-label").value);
     $("correct-label").value = "";
   });
   act($("compare-form"), compare);
