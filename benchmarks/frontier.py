@@ -25,6 +25,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -218,9 +219,9 @@ def compared(
         },
         "pairs": len(groups),
         "count": len(values),
-        "mean": sum(values) / len(values) if values else None,
+        "mean": fmean(map(fmean, groups)) if groups else None,  # every pair counts the same
         "interval": bootstrap(groups) if values else None,
-        "area": sum(map(sum, areas)) / len(values) if values else None,
+        "area": fmean(map(fmean, areas)) if areas else None,
         "area_interval": bootstrap(areas) if values else None,
     }
 
@@ -247,7 +248,7 @@ def at_threshold(records: Sequence[Record], name: str, *, old: str, share: float
         "pairs": len(groups),
         "count": len(values),
         "better": sum(value > 0 for value in values),
-        "mean": sum(values) / len(values) if values else None,
+        "mean": fmean(map(fmean, groups.values())) if groups else None,
         "interval": bootstrap(list(groups.values())) if values else None,
     }
 

@@ -168,7 +168,7 @@ def _markdown(heads: list[str], rows: Iterable[list[str]]) -> str:
 def frontier() -> str:
     """Return how much more than `mas` Look-Ahead keeps at equal new score, from results/frontier."""
     study = runpy.run_path(str(DOCS.parent / "benchmarks" / "frontier.py"))
-    records = study["records_in"](RESULTS / "frontier")
+    records = [one for one in study["records_in"](RESULTS / "frontier") if one["stream"] == "hwu64"]
     rows = []
     for name, words in {"la": "`la`", "la, head": "`la`, the head modulated too"}.items():
         found = {part: study["compared"](records, name, old=f"old_{part}") for part in ("valid", "test")}

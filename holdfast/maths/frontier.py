@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 
 Point = tuple[float, float]
 """The score of the new task, and the score of the old one."""
@@ -85,16 +86,16 @@ def gap(one: Sequence[Point], other: Sequence[Point], *, least: float = 0.0) -> 
 def bootstrap(
     groups: Sequence[Sequence[float]], *, draws: int = 10_000, share: float = 0.95, seed: int = 0
 ) -> tuple[float, float]:
-    """Return a percentile interval of the mean of groups of values (Efron 1979).
+    """Return a percentile interval of the mean of the groups' means (Efron 1979).
 
     Each draw takes groups with replacement, then values within each of them: values of one group, such as
-    seeds of one pair of tasks, resemble each other.
+    seeds of one pair of tasks, resemble each other. Every group counts the same, however many values it has.
     """
     draw = random.Random(seed)
     means = []
     for _ in range(draws):
-        values = [draw.choice(group) for group in draw.choices(groups, k=len(groups)) for _ in group]
-        means.append(sum(values) / len(values))
+        drawn = [[draw.choice(group) for _ in group] for group in draw.choices(groups, k=len(groups))]
+        means.append(fmean(map(fmean, drawn)))
     means.sort()
     outside = round((1 - share) / 2 * draws)
     return means[outside], means[draws - 1 - outside]
