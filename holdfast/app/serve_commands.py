@@ -143,7 +143,7 @@ def serve(
         "started": started,
     }
     if on_ray:
-        from holdfast.serve.on_ray import serve as serve_on_ray
+        from holdfast.serve.on_ray import serve_on_ray
 
         serve_on_ray(path, replicas=replicas, most=max_replicas, address=address, say=say, **common)
     else:

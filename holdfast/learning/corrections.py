@@ -112,7 +112,7 @@ def relabel(learner: Correctable, texts: Sequence[str], labels: Sequence[str], t
     return _taken_out(learner, "relabel", texts, labels, to)
 
 
-def rename_label(learner: Correctable, old: str, new: str) -> Correction:
+def renamed(learner: Correctable, old: str, new: str) -> Correction:
     """Rename a label; what it has learnt stays."""
     head = learner.model.head
     check_name(old)
@@ -129,7 +129,7 @@ def rename_label(learner: Correctable, old: str, new: str) -> Correction:
         return noted(learner, "rename-label", found, 1)
 
 
-def merge_labels(learner: Correctable, labels: Sequence[str], into: str) -> Correction:
+def united(learner: Correctable, labels: Sequence[str], into: str) -> Correction:
     """Unite labels under one of them or under a new name, as if all had been taught under it."""
     head = closed(learner, "merge labels")
     check_texts(labels, "label")
@@ -137,17 +137,17 @@ def merge_labels(learner: Correctable, labels: Sequence[str], into: str) -> Corr
     for label in labels:
         if label not in learner.classes_:
             raise HoldfastError(unknown(label, learner.classes_, "label"))
-    united = list(dict.fromkeys([*labels, *([into] if into in learner.classes_ else [])]))
-    if len(united) < 2:
+    several = list(dict.fromkeys([*labels, *([into] if into in learner.classes_ else [])]))
+    if len(several) < 2:
         raise HoldfastError(
-            f"only the label {united[0]!r} is given; name two or more, or rename it with rename-label"
-            if united
+            f"only the label {several[0]!r} is given; name two or more, or rename it with rename-label"
+            if several
             else "name two or more labels"
         )
     with whole_or_not_at_all(learner):
-        gone = tuple(label for label in united if label != into)
+        gone = tuple(label for label in several if label != into)
         number = int(sum(head.counts[head.labels.index(label)] for label in gone))
-        unite(head, united, into)
+        unite(head, several, into)
         head.resettle()
         learner.start_over()
         exact, note = limits(learner)

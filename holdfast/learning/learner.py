@@ -367,11 +367,11 @@ class Learner:
 
     def rename_label(self, old: str, new: str) -> Correction:
         """Rename a label; what it has learnt stays."""
-        return corrections.rename_label(self, old, new)
+        return corrections.renamed(self, old, new)
 
     def merge_labels(self, labels: Sequence[str], into: str) -> Correction:
         """Unite labels under one of them or under a new name, as if all had been taught under it."""
-        return corrections.merge_labels(self, labels, into)
+        return corrections.united(self, labels, into)
 
     def forget(self, label: str) -> str:
         """Remove a label; return what still carries traces of it, or an empty string."""
@@ -389,7 +389,7 @@ class Learner:
 
         Refuse a learner that has learnt some of the same, such as a copy; `again` counts it twice on purpose.
         """
-        return merging.merge(self, other, again=again)
+        return merging.taken_over(self, other, again=again)
 
     # ---- learning ---------------------------------------------------------------------------------------
 

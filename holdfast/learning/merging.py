@@ -15,7 +15,7 @@ History = Sequence[Mapping[str, Any]]
 SAME = 1e-6  # relative difference of two sums of the same sentences
 
 
-def merge(learner: Correctable, other: Correctable, *, again: bool = False) -> Correction:
+def taken_over(learner: Correctable, other: Correctable, *, again: bool = False) -> Correction:
     """Add what another learner with the same kind of head on the same frozen encoder has learnt."""
     mine, its, summed = learner.model.head, other.model.head, _sums_of(learner)
     same = summed is not None and summed == _sums_of(other)

@@ -33,7 +33,7 @@ BUSY = 32  # requests at a time for which one replica is meant, where their numb
 NOWHERE = "/dev/null"  # where jobs would be reported: there are none
 
 
-def serve(
+def serve_on_ray(
     path: Path,
     *,
     source: str = "",

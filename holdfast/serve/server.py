@@ -233,7 +233,7 @@ def serve(
         if workers == 1:
             ready[""] = stamp(path), load(path, model, threads=threads)
         else:
-            check(path, model)
+            check_loads(path, model)
     listening = bound(host, port)
     port = listening.getsockname()[1]
     reports = tempfile.mkdtemp(prefix="holdfast-")
@@ -268,7 +268,7 @@ def serve(
             shutil.rmtree(reports, ignore_errors=True)
 
 
-def check(path: Path, model: str | None) -> None:
+def check_loads(path: Path, model: str | None) -> None:
     """Raise an error if a learner cannot be loaded. Another process tries it, and takes its memory along."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as other:
         try:

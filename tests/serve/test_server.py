@@ -24,7 +24,7 @@ from holdfast.serve import server, states
 from holdfast.serve.application import application
 from holdfast.serve.loaded import load, stamp
 from holdfast.serve.meters import MULTIPLE
-from holdfast.serve.server import PatientProtocol, Supervisor, check, until_stopped
+from holdfast.serve.server import PatientProtocol, Supervisor, check_loads, until_stopped
 from holdfast.serve.serving import ServiceLimits, Serving
 from holdfast.serve.states import Happened, States
 from holdfast.storage.generations import Store
@@ -190,10 +190,10 @@ def test_a_worker_ends_when_its_supervisor_is_gone(made: Path, monkeypatch: pyte
 
 def test_another_process_finds_out_what_is_wrong(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "load", None)  # not in this one
-    check(mine, None)
+    check_loads(mine, None)
     (mine / "CURRENT").write_text("{")
     with pytest.raises(server.HoldfastError, match="CURRENT is damaged"):
-        check(mine, None)
+        check_loads(mine, None)
 
 
 # ---- real processes -----------------------------------------------------------------------------------
