@@ -74,7 +74,7 @@ def test_unknown_names_get_a_suggestion(
     fails(capsys, "use name=value", *run(tmp_path, tiny, "home", "--set", "epochs"), left=out)
     fails(
         capsys,
-        "is not one of 'full', 'small', 'quick'",
+        "error: Invalid value for '--preset': 'tiny' is not one of 'full', 'small', 'quick'",
         *run(tmp_path, tiny, "home", "--preset", "tiny"),
         left=out,
     )
