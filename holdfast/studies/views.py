@@ -281,7 +281,13 @@ def cost(section: Section, name: str) -> Table:
 
 
 def choice_words(one: dict[str, Any]) -> str:
-    """Return the chosen hyper-parameters of one task and the flags of the search."""
+    """Return the chosen hyper-parameters of one task and the flags of the search.
+
+    >>> choice_words({"lr": 0.003, "lam": "inf", "flags": ["saturated"]}), choice_words({"lr": 0.0})
+    ('lr 0.003, λ ∞, saturated', '-')
+    """
+    if one.get("lr") == 0:  # nothing was trained
+        return ", ".join(["-", *one.get("flags", [])])
     signs = {"lr": "lr", "lam": "λ", "lam_a": "λ_a", "down": "λ_down", "up": "m"}
     numbers = [f"{sign} {short(one[key])}" for key, sign in signs.items() if one.get(key) is not None]
     return ", ".join([*numbers, *one.get("flags", [])])

@@ -138,6 +138,13 @@ def test_records_of_different_code_are_cautioned_of(tmp_path: Path) -> None:
     assert said in (tmp_path / "report.md").read_text()
 
 
+def test_where_nothing_was_trained_no_rate_is_shown(tmp_path: Path) -> None:
+    chosen = [{"task": task, "lr": 0.0, "score": 0.9} for task in "abc"]
+    put_with(tmp_path, spec("slda"), ends(0.6), chosen=chosen)
+    [row] = tables_of(tmp_path)["chosen"].rows
+    assert [cell.text for cell in row[3:]] == ["a: -", "b: -", "c: -"]
+
+
 def test_records_without_predictions_tell_no_counts(tmp_path: Path) -> None:
     put(tmp_path, spec("la"), ends(0.6))
     assert sentence_counts(section_of(tmp_path)) == ("", "")
