@@ -5,6 +5,7 @@
 
 Reads predictions from the records of a folder and gold labels from --data-dir. All runs that both methods
 have are used together: each draw resamples the test sentences of each task, the same ones in every run.
+Files without a run, such as the list that `holdfast bench` writes, are skipped.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.data import load_stream
+from holdfast.errors import HoldfastError
 from holdfast.maths.metrics import paired_difference
 from holdfast.storage.files import read_json
 
@@ -31,15 +33,40 @@ def by_task(record: dict[str, Any]) -> dict[str, list[str]]:
     return dict(zip(record["tasks"], record["predictions"], strict=True))
 
 
+def runs_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the records with predictions in a folder."""
+    contents = [read_json(path) for path in sorted(folder.glob("*.json"))]
+    return [one for one in contents if isinstance(one, dict) and "spec" in one and "predictions" in one]
+
+
 def main() -> None:
     options = parser.parse_args()
+    try:
+        compare(options)
+    except HoldfastError as error:
+        parser.error(str(error))
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Print the table."""
+    records = runs_of(options.records)
     found: dict[str, dict[tuple[str, int], dict[str, Any]]] = {}
-    for path in sorted(options.records.glob("*.json")):
-        record = read_json(path)
+    for record in records:
         spec = record["spec"]
-        if (spec["stream"], spec["preset"]) == (options.stream, options.preset) and "predictions" in record:
-            found.setdefault(spec["method"], {})[spec["order"], spec["seed"]] = record
-    mine = found.get(options.method, {})
+        if (spec["stream"], spec["preset"]) == (options.stream, options.preset):
+            # None is order 1 of streams whose orders have no numbers.
+            found.setdefault(spec["method"], {})[spec["order"] or "1", spec["seed"]] = record
+    if not found:
+        have = sorted(
+            {f"--stream {one['spec']['stream']} --preset {one['spec']['preset']}" for one in records}
+        )
+        raise HoldfastError(
+            f"{options.records} has no records of --stream {options.stream} --preset {options.preset}; "
+            f"it has {', '.join(have) or 'no records with predictions'}"
+        )
+    if options.method not in found:
+        raise HoldfastError(f"no records of {options.method}; there are those of {', '.join(sorted(found))}")
+    mine = found[options.method]
     print(f"| {options.method} minus | orders | difference in Ov | standard error | 95 % interval |")
     print("|---|---|---:|---:|---|")
     for other in options.against:

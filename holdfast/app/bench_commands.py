@@ -130,17 +130,19 @@ def report(
     open_it: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
 ) -> dict[str, Any]:
     """Compare the records of a folder: print a summary, and write a page, Markdown, CSV and LaTeX there."""
+    from holdfast.report.summary import told
     from holdfast.report.tables import show
     from holdfast.studies.views import write_report
 
     written = write_report(directory)
     for line in written.complaints:
-        say_error(f"[yellow]note:[/yellow] {escape(line)}")
+        kind, line = line.split(": ", 1) if line.startswith("caution: ") else ("note", line)
+        say_error(f"[yellow]{kind}:[/yellow] {escape(line)}")
     for section, tables in written.sections:
         if tables:
             show(console, tables[0])
-        if section.missing:
-            say(f"{len(section.missing)} of {len(section.runs)} runs are missing")
+        for line in told(section):
+            say(line)
     say(f"report: {written.page}")
     if open_it:
         webbrowser.open(written.page.resolve().as_uri())

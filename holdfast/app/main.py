@@ -76,7 +76,7 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
-        message = error.format_message()
+        message = error.format_message().replace(": Value error, ", ": ", 1)  # pydantic's words
         if message:  # else the help was printed, for a command without arguments
             _fail(message)
     except HoldfastError as error:

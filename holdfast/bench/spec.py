@@ -78,7 +78,7 @@ class Spec:
     @property
     def title(self) -> str:
         """A short name of the run."""
-        words = [self.method, self.stream, f"order {self.order}" if self.order else "", f"seed {self.seed}"]
+        words = [self.method, self.stream, f"order {self.order or 1}", f"seed {self.seed}"]
         own = {n: v for n, v in self.set.items() if n not in ("head", "logits") and NAMED.get(n) != v}
         return " ".join([*filter(None, words), *(f"{name}={value}" for name, value in own.items())])
 

@@ -66,6 +66,8 @@ def read_suite(
     """
     path = named.get(name) or Path(name)
     if not path.is_file():
+        if path.suffix == ".toml":
+            raise HoldfastError(f"{name} does not exist; give the path of a TOML file")
         known = unknown(name, list(named), "suite")
         raise HoldfastError(f"{known}; or give the path of a TOML file")
     try:

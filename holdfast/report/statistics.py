@@ -32,6 +32,12 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, std, float(stats.t.ppf(0.975, n - 1)) * std / math.sqrt(n), n)
 
 
+def within(found: Estimate, most: float) -> tuple[float, float]:
+    """Return the ends of the confidence interval, but none beyond what is possible: -most and most."""
+    half = found.half or 0.0
+    return max(found.mean - half, -most), min(found.mean + half, most)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The mean difference of paired values, and its p-value."""

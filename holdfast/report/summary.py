@@ -18,9 +18,11 @@ from holdfast.report.means import (
     values,
 )
 from holdfast.report.runs import Section
+from holdfast.report.statistics import within
 
 FEW = 100  # a task with fewer test sentences gets a warning
 MOST = 24  # maximum number of tasks that are named with their test sentences
+WIDE = 50  # an interval of more points that includes 0 tells nothing
 WORDS = {UPPER: "all tasks at once", "seq": "plain fine-tuning"}
 
 
@@ -34,9 +36,30 @@ def summary(section: Section) -> str:
     beside = [
         f"{name} ({WORDS[name]}) has {percent(mean_of(found[name]))}" for name in YARDSTICKS if name in found
     ]
-    missing = f"{len(section.missing)} of {len(section.runs)} runs are missing." if section.missing else ""
-    told = [_first(found), f"{', '.join(beside)}." if beside else "", missing]
-    return " ".join(filter(None, told))
+    parts = [_first(found), f"{', '.join(beside)}." if beside else "", _missing(section)]
+    return " ".join(filter(None, parts))
+
+
+def told(section: Section) -> list[str]:
+    """Return what is said of a section: the summary, and the warnings."""
+    words = summary(section) if section.view != "cost" else _missing(section)
+    return [line for line in (words, sentence_counts(section)[1]) if line]
+
+
+def caution(section: Section) -> str:
+    """Return a caution if the records of a section were made by different code, or by changed files."""
+    records = [run.record for run in section.made if run.record is not None]
+    # Old records have no hash of their code. A run that was continued with other code names both.
+    key = "code" if all(one.get("code") for one in records) else "revision"
+    versions = {name for one in records if one.get(key) for name in str(one[key]).split(", ")}
+    dirty = sum("-dirty" in str(one.get("revision")) for one in records)
+    what = [f"its records come from {len(versions)} versions of the code"] if len(versions) > 1 else []
+    what += [f"{dirty} of {len(records)} records come from code with uncommitted changes"] if dirty else []
+    return f"caution: {section.title}: {', and '.join(what)}" if what else ""
+
+
+def _missing(section: Section) -> str:
+    return f"{len(section.missing)} of {len(section.runs)} runs are missing." if section.missing else ""
 
 
 def _first(found: Mapping[str, Scores]) -> str:
@@ -50,14 +73,20 @@ def _first(found: Mapping[str, Scores]) -> str:
     if not means:
         return ""
     best, *others = sorted(means, key=lambda label: -means[label])
+    names = {label.split(" ", 1)[0] for label in found if not competes(label)}
+    ranked = f"{len(means)} ranked methods"
+    if names:
+        ranked += (
+            f" ({' and '.join(sorted(names, reverse=True))} {'is' if len(names) == 1 else 'are'} not ranked)"
+        )
     if not others:
         return f"{best} has Ov {percent(means[best])}."
     second = others[0]
     gap = 100 * (means[best] - means[second])
     scores = f"Ov {percent(means[best])} and {percent(means[second])}"
     if gap < 0.05:
-        return f"{best} and {second} are level at the top of {len(means)} methods ({scores})."
-    lead = f"{best} is first of {len(means)} methods, {gap:.1f} points ahead of {second} ({scores})."
+        return f"{best} and {second} are level at the top of {ranked}: {scores}."
+    lead = f"{best} is first of {ranked}, {gap:.1f} points ahead of {second} ({scores})."
     return f"{lead} {_sure(found, best, second)}".rstrip()
 
 
@@ -74,8 +103,10 @@ def _sure(found: Mapping[str, Scores], best: str, second: str) -> str:
     test, p = tests[second]
     if test.difference.half is None or math.isnan(p):
         return f"The difference is the same in all {len(over)} {word}."
-    ends = [100 * (test.difference.mean + sign * test.difference.half) for sign in (-1, 1)]
+    ends = [100 * end for end in within(test.difference, 1.0)]
     lead = f"Over {len(over)} {word} the 95 % interval of the difference is {ends[0]:+.1f} to {ends[1]:+.1f}"
+    if ends[0] <= 0 <= ends[1] and ends[1] - ends[0] > WIDE:
+        return f"{lead}: too few {word} to tell, run more."
     if ends[0] <= 0 <= ends[1]:
         return f"{lead}: it includes 0."
     if p >= 0.05:

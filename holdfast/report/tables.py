@@ -59,16 +59,16 @@ def ranked(values: Sequence[float | None], *, high: bool) -> list[Rank]:
 def markdown(table: Table) -> str:
     """Return a table as Markdown."""
     marks = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-    lines = [f"#### {_plain(table.title)}", "", f"| {' | '.join(map(_plain, table.columns))} |"]
+    lines = [f"#### {plain(table.title)}", "", f"| {' | '.join(map(plain, table.columns))} |"]
     number = "---|" if table.words else "---:|"
     lines.append("|" + "---|" * table.naming + number * (len(table.columns) - table.naming))
     for row in table.rows:
-        cells = (marks[cell.rank].format(_plain(cell.text)) for cell in row)
+        cells = (marks[cell.rank].format(plain(cell.text)) for cell in row)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, *(["", table.note] if table.note else []), ""])
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escape text for a Markdown cell."""
     return escape(" ".join(text.split()), quote=False).replace("|", "\\|")
 

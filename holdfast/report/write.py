@@ -9,7 +9,8 @@ from pathlib import Path
 from holdfast.report.page import write_page
 from holdfast.report.plots import Figure
 from holdfast.report.runs import Section, load_sections
-from holdfast.report.tables import Table, as_csv, latex, markdown
+from holdfast.report.summary import caution, told
+from holdfast.report.tables import Table, as_csv, latex, markdown, plain
 from holdfast.storage.files import write_text
 
 
@@ -36,11 +37,12 @@ def write(
     others = others_of(directory)
     found, complaints = load_sections(directory, alone=not others)
     sections = [(one, tables_of(one, f"{number:02d}")) for number, one in enumerate(found, start=1)]
+    complaints = [*filter(None, map(caution, found)), *complaints]
     lines: list[str] = []
     for section, tables in sections:
         lines += [f"### {section.title}", ""]
-        if section.missing:
-            lines += [f"{len(section.missing)} of {len(section.runs)} runs are missing.", ""]
+        for line in (*told(section), caution(section)):
+            lines += [plain(line), ""] if line else []
         lines += map(markdown, tables)
     write_tables(directory, "[0-9][0-9]-", [table for _, tables in sections for table in tables])
     write_text(directory / "report.md", "\n".join(lines))

@@ -23,6 +23,7 @@ from holdfast.report.means import (
 )
 from holdfast.report.plots import Figure
 from holdfast.report.runs import METRICS, Run, Section
+from holdfast.report.statistics import within
 from holdfast.report.tables import Cell, Table, short
 from holdfast.report.write import Written, write
 from holdfast.studies import frontier, published, strategies
@@ -119,11 +120,11 @@ def paired_tests(section: Section, name: str) -> Table:
     rows = []
     for label, (test, p) in others.items():
         gap = test.difference
-        half = gap.half or 0.0
+        low, high = within(gap, 1.0)
         numbers = (
             str(gap.count),
             f"{100 * gap.mean:+.2f}",
-            "-" if math.isnan(p) else f"{100 * (gap.mean - half):+.2f} to {100 * (gap.mean + half):+.2f}",
+            "-" if math.isnan(p) else f"{100 * low:+.2f} to {100 * high:+.2f}",
             "-" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         )
         common = found[best].keys() & found[label].keys()
@@ -280,7 +281,13 @@ def cost(section: Section, name: str) -> Table:
 
 
 def choice_words(one: dict[str, Any]) -> str:
-    """Return the chosen hyper-parameters of one task and the flags of the search."""
+    """Return the chosen hyper-parameters of one task and the flags of the search.
+
+    >>> choice_words({"lr": 0.003, "lam": "inf", "flags": ["saturated"]}), choice_words({"lr": 0.0})
+    ('lr 0.003, λ ∞, saturated', '-')
+    """
+    if one.get("lr") == 0:  # nothing was trained
+        return ", ".join(["-", *one.get("flags", [])])
     signs = {"lr": "lr", "lam": "λ", "lam_a": "λ_a", "down": "λ_down", "up": "m"}
     numbers = [f"{sign} {short(one[key])}" for key, sign in signs.items() if one.get(key) is not None]
     return ", ".join([*numbers, *one.get("flags", [])])

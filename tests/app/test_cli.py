@@ -74,7 +74,7 @@ def test_unknown_names_get_a_suggestion(
     fails(capsys, "use name=value", *run(tmp_path, tiny, "home", "--set", "epochs"), left=out)
     fails(
         capsys,
-        "is not one of 'full', 'small', 'quick'",
+        "error: Invalid value for '--preset': 'tiny' is not one of 'full', 'small', 'quick'",
         *run(tmp_path, tiny, "home", "--preset", "tiny"),
         left=out,
     )
@@ -133,6 +133,9 @@ def test_a_run_prints_its_phases_and_leaves_one_record(
     assert call(*arguments) == 0
     assert "training" not in capsys.readouterr().out, "a finished run is not run again"
     assert call("report", str(tmp_path / "out")) == 0
+    said = capsys.readouterr().out
+    assert "seq (plain fine-tuning) has" in said
+    assert "Small test sets: " in said
     page = (tmp_path / "out" / "report.html").read_text()
     outside = [tag for tag in re.findall(r"<(?:script|link|img)[^>]*>", page) if "http" in tag]
     assert not outside, "the page works offline"

@@ -351,4 +351,4 @@ def test_the_display_shows_what_happens(
 
 def test_a_run_has_a_name_people_read() -> None:
     spec = Spec.create(method="la", stream="home", settings=["fraction=0.5", "head=preallocated"], seed=2)
-    assert spec.title == "la home seed 2 fraction=0.5"
+    assert spec.title == "la home order 1 seed 2 fraction=0.5"

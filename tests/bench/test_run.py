@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -50,6 +51,9 @@ def test_the_record(undisturbed, files, one_layer):
         ),
         *("versions", "revision"),
     }
+    page = (ROOT / "docs/record-format.md").read_text()
+    named = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]+) \|", page, re.MULTILINE)))
+    assert set(record) == set(named), "docs/record-format.md"
     assert set(record["spec"]) == {
         *("method", "stream", "order", "seed", "preset", "per_class", "model", "set", "threads")
     }

@@ -72,7 +72,7 @@ def test_what_a_run_has_to_say_is_said(capsys: pytest.CaptureFixture[str]) -> No
     board.start([Spec.create(method="seq", stream="home")], [])
     board.event(0, {"kind": "begun"}, None)
     board.event(0, {"kind": "note", "text": "caution: forgets everything"}, None)
-    assert "seq home seed 0: caution: forgets everything" in capsys.readouterr().out
+    assert "seq home order 1 seed 0: caution: forgets everything" in capsys.readouterr().out
 
 
 def test_a_kill_at_the_very_end_leaves_nothing_for_ever(

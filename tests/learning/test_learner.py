@@ -204,15 +204,16 @@ def test_a_row_first_learnt_at_task_k_enters_the_mean_as_alpha_over_k(one_layer,
 
 
 def test_seeds_are_keyed_by_seed_and_task(one_layer, classes):
-    seeds = set()
-    for seed in (0, 1):
-        learner = make_learner(one_layer, METHODS["seq"](), classes, seed=seed)
-        for task in classes:
-            hand = learner.begin(task)
-            assert hand.task_seed == hand.task_seed
-            seeds.add(hand.task_seed)
-    assert len(seeds) == 6
-    assert all(0 <= seed < 2**31 for seed in seeds)
+    def seeds_of(method, seed, tasks):
+        learner = make_learner(one_layer, METHODS[method](), classes, seed=seed)
+        return {task.name: learner.begin(task).task_seed for task in tasks}
+
+    tasks = list(classes)
+    first, second = (seeds_of("seq", seed, tasks) for seed in (0, 1))
+    assert len({*first.values(), *second.values()}) == 6, "another seed or task has another seed"
+    assert seeds_of("seq", 0, tasks[::-1]) == first, "the order of tasks does not count"
+    assert seeds_of("mas", 0, tasks) == first, "nor does the method"
+    assert all(0 <= seed < 2**31 for seed in (*first.values(), *second.values()))
 
 
 def test_predict_and_score(one_layer, classes):

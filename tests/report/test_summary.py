@@ -40,10 +40,29 @@ def test_a_lead_whose_interval_includes_0(tmp_path: Path) -> None:
         put(tmp_path, spec("mtl", order), joint(0.95))
     # Differences -10, 20, 20: mean 10, t(0.975, 2) * 17.32 / sqrt(3) = 43.0.
     assert summary(section_of(tmp_path)) == (
-        "la is first of 2 methods, 10.0 points ahead of mas (Ov 70.00 and 60.00). Over 3 orders the 95 % "
-        "interval of the difference is -33.0 to +53.0: it includes 0. mtl (all tasks at once) has 95.00."
+        "la is first of 2 ranked methods (mtl is not ranked), 10.0 points ahead of mas (Ov 70.00 and 60.00). "
+        "Over 3 orders the 95 % interval of the difference is -33.0 to +53.0: too few orders to tell, run "
+        "more. mtl (all tasks at once) has 95.00."
     )
     assert summary(section_of(tmp_path)) in write_report(tmp_path).page.read_text()
+    assert summary(section_of(tmp_path)) in (tmp_path / "report.md").read_text()
+
+
+def test_a_narrow_interval_may_include_0(tmp_path: Path) -> None:
+    for order, la in ((1, 0.5), (2, 0.52), (3, 0.51)):
+        put(tmp_path, spec("la", order), ends(la))
+        put(tmp_path, spec("mas", order), ends(0.5))
+    # Differences 0, 2, 1: mean 1, 4.303 * 1 / sqrt(3) = 2.5.
+    assert "is -1.5 to +3.5: it includes 0." in summary(section_of(tmp_path))
+
+
+def test_no_interval_goes_beyond_what_is_possible(tmp_path: Path) -> None:
+    for order, la, mas in ((1, 0.9, 0.2), (2, 0.5, 0.4)):
+        put(tmp_path, spec("la", order), ends(la))
+        put(tmp_path, spec("mas", order), ends(mas))
+    # Differences 70 and 10: mean 40, t(0.975, 1) * 42.4 / sqrt(2) = 381.
+    assert "is -100.0 to +100.0: too few orders to tell, run more." in summary(section_of(tmp_path))
+    assert tables_of(tmp_path)["compared"].rows[0][4].text == "-100.00 to +100.00"
 
 
 def test_a_lead_that_holds(tmp_path: Path) -> None:
@@ -62,17 +81,25 @@ def test_one_run_each_says_nothing_of_chance(tmp_path: Path) -> None:
     put(tmp_path, spec("mas"), ends(0.5))
     put(tmp_path, spec("seq"), ends(0.1))
     assert summary(section_of(tmp_path)) == (
-        "la is first of 2 methods, 10.0 points ahead of mas (Ov 60.00 and 50.00). There is one order and "
-        "seed: these runs cannot say whether that is chance. seq (plain fine-tuning) has 10.00."
+        "la is first of 2 ranked methods (seq is not ranked), 10.0 points ahead of mas (Ov 60.00 and 50.00). "
+        "There is one order and seed: these runs cannot say whether that is chance. seq (plain fine-tuning) "
+        "has 10.00."
     )
 
 
 def test_equal_scores_are_level(tmp_path: Path) -> None:
     for name in ("la", "mas"):
         put(tmp_path, spec(name), ends(0.6))
-    assert summary(section_of(tmp_path)).startswith("la and mas are level at the top of 2 methods") or (
-        summary(section_of(tmp_path)).startswith("mas and la are level at the top of 2 methods")
-    )
+    assert summary(section_of(tmp_path)).startswith(
+        "la and mas are level at the top of 2 ranked methods"
+    ) or (summary(section_of(tmp_path)).startswith("mas and la are level at the top of 2 ranked methods"))
+
+
+def test_both_yardsticks_are_named_as_not_ranked(tmp_path: Path) -> None:
+    for name, score in (("la", 0.6), ("mas", 0.5), ("seq", 0.1)):
+        put(tmp_path, spec(name), ends(score))
+    put(tmp_path, spec("mtl"), joint(0.95))
+    assert "first of 2 ranked methods (seq and mtl are not ranked), 10.0" in summary(section_of(tmp_path))
 
 
 def test_yardsticks_alone_have_no_first(tmp_path: Path) -> None:
@@ -93,6 +120,29 @@ def test_small_test_sets_are_counted_and_warned_of(tmp_path: Path) -> None:
     page = write_report(tmp_path).page.read_text()
     assert counts in page
     assert warning in page
+    assert warning in (tmp_path / "report.md").read_text()
+
+
+def test_records_of_different_code_are_cautioned_of(tmp_path: Path) -> None:
+    put_with(tmp_path, spec("la"), ends(0.6), code="aa", revision="1234")
+    put_with(tmp_path, spec("mas"), ends(0.5), code="aa", revision="5678")
+    assert write_report(tmp_path).complaints == [], "the same code in two commits"
+    put_with(tmp_path, spec("mas"), ends(0.5), code="aa, bb", revision="5678, 90ab-dirty")
+    written = write_report(tmp_path)
+    said = (
+        "caution: hwu64, preset full: its records come from 2 versions of the code, and 1 of 2 records come "
+        "from code with uncommitted changes"
+    )
+    assert written.complaints == [said]
+    assert said in written.page.read_text()
+    assert said in (tmp_path / "report.md").read_text()
+
+
+def test_where_nothing_was_trained_no_rate_is_shown(tmp_path: Path) -> None:
+    chosen = [{"task": task, "lr": 0.0, "score": 0.9} for task in "abc"]
+    put_with(tmp_path, spec("slda"), ends(0.6), chosen=chosen)
+    [row] = tables_of(tmp_path)["chosen"].rows
+    assert [cell.text for cell in row[3:]] == ["a: -", "b: -", "c: -"]
 
 
 def test_records_without_predictions_tell_no_counts(tmp_path: Path) -> None:
