@@ -410,6 +410,10 @@ def compare(
         console.print(table)
     same = len(found.changes()) - len(changed)
     say(f"{_count(same, 'label')} with the same F1; {found.better} sentences better, {found.worse} worse")
+    for one in found.missing[:MOST_CONFUSIONS]:
+        say(f"note: {one}")
+    if (more := len(found.missing) - MOST_CONFUSIONS) > 0:
+        say(f"note: only one of the two knows {more} more")
     gap = found.difference
     low, high = (f"{100 * value:+.2f}" for value in (gap.low, gap.high))
     say(

@@ -228,6 +228,20 @@ def test_a_generation_compared_with_itself_has_not_changed(made, here, capsys):
     assert call("compare", str(made), "--generations", "2", "--file", source) == 2
 
 
+def test_a_label_that_one_generation_lacks_is_noted_with_its_rename(mine, here, capsys):
+    source = table(here / "test.csv", rows_of(0, "test"))
+    n = [label for _, label in rows_of(0, "test")].count(A)
+    assert call("rename-label", "mine", A, "new name") == 0
+    capsys.readouterr()
+    assert call("compare", "mine", "--generations", "2", "3", "--file", source) == 0
+    note = f"generation 3 does not know {A!r} (renamed to 'new name' since); its {n} sentences count as wrong"
+    assert f"note: {note}" in capsys.readouterr().out
+    split = Split.of([(text, "new name" if label == A else label) for text, label in rows_of(0, "test")])
+    (one,) = compared(Learner.load("mine", 2), Learner.load("mine", 3), split).answer()["missing"]
+    assert (one["generation"], one["label"], one["sentences"], one["before"]) == (2, "new name", n, A)
+    assert f"generation 2 does not know 'new name' (called {A!r} there)" in one["note"]
+
+
 # ---- one wrong row ------------------------------------------------------------------------------------
 
 

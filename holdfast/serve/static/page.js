@@ -452,6 +452,7 @@ function showComparison(found, texts) {
     make("p", {}, make("span", { class: "big" }, `Macro-F1 ${(100 * scores[0]).toFixed(1)} → ${(100 * scores[1]).toFixed(1)} `),
       make("span", { class: way(delta) }, sign(delta))),
     make("p", { class: "soft" }, `${count(found.sentences, "sentence")}; ${found.better} only right now, ${found.worse} only right before. ${clear ? "The difference is larger than chance." : "The difference may be chance."}`),
+    ...found.missing.slice(0, 10).map(({ note }) => make("p", { class: "note" }, note)),
     make("h3", {}, "Labels (F1)"),
     table(["label", `gen. ${first}`, `gen. ${second}`, "change", "sentences"], found.labels.map(({ label, before, after, sentences: n }) => [
       label, (100 * before).toFixed(1), (100 * after).toFixed(1),
