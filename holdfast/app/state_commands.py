@@ -25,7 +25,7 @@ from holdfast.app.options import (
     TextColumn,
     Threads,
 )
-from holdfast.app.terminal import console, say, say_error, start_torch
+from holdfast.app.terminal import console, limit_threads, say, say_error, start_torch
 from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 
@@ -435,7 +435,7 @@ def inspect(state: State) -> dict[str, Any]:
 
 def verify(state: State) -> dict[str, Any]:
     """Check every generation of STATE against its checksums."""
-    start_torch(1)
+    limit_threads(1)
     from holdfast.storage.generations import Store
 
     store = Store(state)
@@ -465,8 +465,7 @@ def rollback(
     state: State, generation: Annotated[int, typer.Argument(help="Number of the generation.")]
 ) -> dict[str, Any]:
     """Make another generation of STATE current. No generation is deleted."""
-    start_torch(1)
-    from holdfast.learning.directory import roll_back
+    from holdfast.storage.generations import roll_back  # without torch
 
     roll_back(state, generation)
     say(f"{state}: generation {generation} is current")
