@@ -191,6 +191,9 @@ class GenerationInfo(BaseModel):
     parent: int | None = Field(
         None, description="The generation that it was taught on, if that is known. It may not be kept."
     )
+    made: str = Field(
+        "", description="What made it, such as learn: week2; empty if its history does not say."
+    )
     wrong: str | None = Field(None, description="Why it cannot be read, if it cannot.")
 
 

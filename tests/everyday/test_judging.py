@@ -59,7 +59,9 @@ def test_a_dry_run_says_what_would_change_and_writes_nothing(mine, here, capsys)
 def test_a_dry_run_makes_no_directory_and_needs_no_encoder(here, capsys):
     source = table(here / "a.csv", rows_of(0))
     assert call("learn", "new", source, "--model", "no/such", "--dry-run") == 0
-    assert "would learn" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "would learn" in said
+    assert re.search(r"would be created with \d labels", said)
     assert [file.name for file in here.iterdir()] == ["a.csv"]
     (here / "other").mkdir()
     (here / "other" / "thesis.txt").write_text("")

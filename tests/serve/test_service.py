@@ -77,6 +77,7 @@ def test_labels_generations_and_health(client: TestClient) -> None:
         (1, False, 2),
         (2, True, 4),
     ]
+    assert [one["made"] for one in kept["generations"]] == ["learn: week0", "learn: week1"]
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready", "learners": 1, "generation": 2}
 

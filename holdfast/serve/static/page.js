@@ -369,6 +369,7 @@ function showGenerations() {
     if (one.current) name.append(make("span", { class: "badge" }, "current"));
     if (one.wrong) name.append(make("span", { class: "badge bad" }, one.wrong));
     const from = one.parent && one.parent !== one.generation - 1 ? ` · taught on generation ${one.parent}` : "";
+    if (one.made) name.append(make("div", { class: "soft" }, one.made));
     name.append(make("div", { class: "soft" }, `${when} · ${count(one.labels.length, "label")}${few(added, "+")}${few(gone, "−")}${from}`));
     const older = one.generation < (page.generations.find((other) => other.current) || one).generation;
     const back = one.current || one.wrong ? null : make("button", {
