@@ -281,6 +281,10 @@ def take_out(head: ClosedFormHead, taught: Taught, *, carried: bool) -> None:
     except HoldfastError as error:
         head.load_statistics(before)
         if not carried:
+            if len(taught.labels) == 1:
+                raise HoldfastError(
+                    f"this sentence was not learnt as {taught.labels[0]!r}; check its text and label"
+                ) from error
             raise
         raise HoldfastError(
             "the encoder has moved since these sentences were learnt, and their sums can no longer be "

@@ -281,8 +281,16 @@ def test_corrections_on_the_command_line_say_what_they_did(mine, here, capsys):
     assert "generation 3" in said
     assert call("relabel", "mine", "--text", text, "--label", label, "--to", "right") == 0
     assert "done before (generation 3)" in capsys.readouterr().out
+    said = f"this sentence was not learnt as {label!r}"
+    refused(capsys, said, "remove", "mine", "--text", "stock stock stock nine", "--label", label)
     assert call("merge-labels", "mine", A, B, "--into", "both") == 0
     assert f"no longer a label: {A!r}, {B!r}" in capsys.readouterr().out
+    assert call("rename-label", "mine", "both", "two") == 0
+    said = capsys.readouterr().out
+    assert "'both' renamed to 'two'; nothing else changes" in said
+    assert "not computed again" not in said
+    assert call("rename-label", "mine", "two", "both") == 0
+    capsys.readouterr()
     refused(capsys, "unknown label", "rename-label", "mine", A, "x")
     refused(capsys, "is a label already", "rename-label", "mine", "both", "right")
     refused(capsys, "give a FILE of rows, or one row", "remove", "mine")

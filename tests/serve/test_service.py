@@ -263,6 +263,11 @@ def test_a_wrong_file_is_refused_before_a_job_starts(
     assert client.get("/v1/jobs").json() == {"jobs": []}
 
 
+def test_a_missing_parameter_is_named_with_its_place(client: TestClient) -> None:
+    reply = client.post("/v1/generations/compare?second=2", json={"rows": []}, headers=WRITER)
+    assert (reply.status_code, reply.json()["error"]) == (422, "first is missing in the address (?first=...)")
+
+
 def test_a_file_without_a_header_is_refused_without_a_word_of_it(client: TestClient) -> None:
     raw = b"I lost my card,card\nhello,greeting\n"
     found = client.post("/v1/learn", content=raw, headers=WRITER | {"content-type": "text/csv"})

@@ -198,7 +198,7 @@ async function takeOut(text) {
   if (!await shownAgain(text)) return;
   tell(text, report.result.exact && !report.result.note
     ? "The correction is taken out, as if it had never been learnt."
-    : `The correction is taken out. Not computed again: ${report.result.note}.`, false);
+    : `The correction is taken out; ${report.result.note}.`, false);
 }
 
 async function done(text, path, body, said) {
@@ -495,7 +495,7 @@ function summary({ kind, status, result, error, doing }) {
   }
   if (kind === "compare") return `macro-F1 ${result.macro_f1.map((score) => (100 * score).toFixed(1)).join(" → ")}`;
   if (result.done_before) return "that was corrected before; nothing was changed twice";
-  return `${result.what}${result.note ? `; not computed again: ${result.note}` : result.exact ? "; exact" : ""}`;
+  return `${result.what}${result.note ? `; ${result.note}` : result.exact ? "; exact" : ""}`;
 }
 
 async function showJobs() {
