@@ -37,7 +37,7 @@ class Evaluation:
 
 
 @dataclass
-class Missing:
+class LackingLabel:
     """A label of the file that one of two generations does not know, so that its sentences count as wrong."""
 
     generation: int
@@ -68,7 +68,7 @@ class Compared:
     """Sentences that only the second answers right."""
     worse: int
     """Sentences that only the first answers right."""
-    missing: list[Missing] = field(default_factory=list)
+    missing: list[LackingLabel] = field(default_factory=list)
     """Labels of the file that only one of the two knows."""
 
     def changes(self) -> list[tuple[str, float, float, int]]:
@@ -133,7 +133,7 @@ def compared(first: Learner, second: Learner, split: Split) -> Compared:
     return Compared(before, after, difference, better, worse, missing(first, second, split))
 
 
-def missing(first: Learner, second: Learner, split: Split) -> list[Missing]:
+def missing(first: Learner, second: Learner, split: Split) -> list[LackingLabel]:
     """Return the labels of a file that only one of two generations knows."""
     renamed = {
         entry["task"]
@@ -153,7 +153,7 @@ def missing(first: Learner, second: Learner, split: Split) -> list[Missing]:
             if label in lacking:
                 now = next((one for one in only if between(label, one)), "")
                 then = next((one for one in only if between(one, label)), "")
-                found.append(Missing(learner.generation, label, n, now, then))
+                found.append(LackingLabel(learner.generation, label, n, now, then))
     return found
 
 
