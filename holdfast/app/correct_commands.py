@@ -98,7 +98,8 @@ def rename_label(
     start_torch(threads)
     from holdfast.everyday import correct
 
-    return _corrected(state, correct.rename_label(state, old, new, generations=keep, model=model))
+    done = correct.rename_label(state, old, new, generations=keep, model=model)
+    return _corrected(state, done, renamed=True)
 
 
 def merge_labels(
@@ -152,11 +153,13 @@ def _progress() -> Any:
     return LearnerProgress(Display(console))
 
 
-def _corrected(state: Path, done: Corrected) -> dict[str, Any]:
+def _corrected(state: Path, done: Corrected, *, renamed: bool = False) -> dict[str, Any]:
     """Say what was corrected, and whether it is exact."""
     found = done.correction
     if done.done_before:
         say(f"done before (generation {done.generation}): {found.what}; --again would do it once more")
+    elif renamed:
+        say(f"{found.what}; nothing else changes")
     else:
         say(found.what)
         if found.gone:
@@ -167,7 +170,7 @@ def _corrected(state: Path, done: Corrected) -> dict[str, Any]:
             else "not exact: what was trained keeps traces"
         )
         if found.note:
-            say(f"not computed again: {found.note}")
+            say(done.note)
     from holdfast.storage.generations import Store
 
     older = len(Store(state).generations) - 1

@@ -30,7 +30,8 @@ from holdfast.errors import HoldfastError
 from holdfast.settings import PresetName
 
 app = typer.Typer(
-    help="Teach a transformer one task after another: no old data kept, no task id at prediction time.",
+    help="Teach a text classifier new labels week after week, without keeping old sentences and without "
+    "forgetting old labels.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -27,7 +27,11 @@ Encoder = Annotated[
 ]
 Keep = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of generations to keep; 1 deletes all older ones."),
+    typer.Option(
+        min=1,
+        help="Number of generations to keep this time; 1 deletes all older ones. Without it: what "
+        "`learn --keep` said, else 5.",
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -25,7 +25,7 @@ from holdfast.app.options import (
     TextColumn,
     Threads,
 )
-from holdfast.app.terminal import console, say, say_error, start_torch
+from holdfast.app.terminal import console, limit_threads, say, say_error, start_torch
 from holdfast.data.tasks import printable
 from holdfast.errors import HoldfastError
 
@@ -75,7 +75,12 @@ def learn(
         ),
     ] = None,
     keep: Annotated[
-        int | None, typer.Option(min=1, show_default="5", help="Number of generations to keep.")
+        int | None,
+        typer.Option(
+            min=1,
+            show_default="5",
+            help="Number of generations to keep; older ones are deleted. Kept in STATE for later commands.",
+        ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Count rows again that were learnt before.")] = False,
     set: Annotated[
@@ -168,10 +173,15 @@ def _planned(state: Path, plan: Any) -> dict[str, Any]:
         console.print(table)
     sentences, new = sum(plan.labels.values()), plan.new
     many = f"{_count(sentences, 'sentence')}: {_count(len(new), 'new label')}"
-    say(f"would learn {many}; {len({*plan.known, *new})} known then; {state} is unchanged")
+    known = len({*plan.known, *new})
+    if plan.creates:
+        say(f"would learn {many}; {state} would be created with {_count(known, 'label')}")
+    else:
+        say(f"would learn {many}; {known} known then; {state} is unchanged")
     return {
         "state": state,
         "dry_run": True,
+        "creates": plan.creates,
         "already_learnt": plan.learnt_before or None,
         "sentences": sentences,
         "new": {label: plan.labels[label] for label in new},
@@ -195,16 +205,23 @@ def _learnt(state: Path, learnt: Any) -> dict[str, Any]:
     say(f"learnt {seen}: {' and '.join(parts)}; {known} known")
     telling = learnt.lesson.held_out >= TELLING  # the score of fewer sentences would be noise
     if entry["score"] is not None and telling:
-        say(f"validation macro-F1 of this file: {100 * entry['score']:.1f}")
+        held = _count(learnt.lesson.held_out, "left-out sentence")
+        say(f"validation macro-F1 of this file: {100 * entry['score']:.1f} ({held})")
+    elif entry["score"] is not None and learnt.lesson.held_out:
+        say(f"left out for validation: {_count(learnt.lesson.held_out, 'sentence')}, too few for a score")
     before, after = learnt.lesson.known
     if before is not None and after is not None and telling:
         say(f"  of known labels: {100 * before:.1f} before, {100 * after:.1f} after")
-    if entry.get("drift") is not None:
-        drift = f"features moved by {100 * entry['drift']:.1f} %" if entry["drift"] else "unchanged"
-        say(f"encoder: {drift}")
     if "chose" in entry:
         done = "left the encoder unchanged" if entry["chose"] == "frozen" else "trained the encoder"
         say(f"auto {done}: {entry['why']}")
+    if entry.get("drift"):
+        say(f"encoder: features moved by {100 * entry['drift']:.1f} %")
+    elif entry.get("drift") == 0 and "chose" not in entry:
+        say("encoder: unchanged")
+    if learnt.dropped:
+        which = "generation" if len(learnt.dropped) == 1 else "generations"
+        say(f"{which} {', '.join(map(str, learnt.dropped))} deleted")
     say(f"{state}: generation {learnt.generation}")
     told = {name: entry[name] for name in ("sentences", "score", "drift", "chose", "why") if name in entry}
     return answer | {
@@ -216,6 +233,7 @@ def _learnt(state: Path, learnt: Any) -> dict[str, Any]:
         "known_labels_before": before,
         "known_labels_after": after,
         "notes": learnt.notes,
+        "dropped": learnt.dropped,
         **told,
     }
 
@@ -231,8 +249,8 @@ def predict(
     reject: Annotated[
         float | None,
         typer.Option(
-            help="Answer (unknown) for inputs that lie farther out than this share of the validation "
-            "sentences, 0.5 to 0.99."
+            help="Answer (unknown) for inputs that lie farther out than this share of known sentences "
+            "(left-out sentences of the lessons), 0.5 to 0.99."
         ),
     ] = None,
     min_probability: Annotated[
@@ -410,6 +428,10 @@ def compare(
         console.print(table)
     same = len(found.changes()) - len(changed)
     say(f"{_count(same, 'label')} with the same F1; {found.better} sentences better, {found.worse} worse")
+    for one in found.missing[:MOST_CONFUSIONS]:
+        say(f"note: {one}")
+    if (more := len(found.missing) - MOST_CONFUSIONS) > 0:
+        say(f"note: only one of the two knows {more} more")
     gap = found.difference
     low, high = (f"{100 * value:+.2f}" for value in (gap.low, gap.high))
     say(
@@ -431,7 +453,7 @@ def inspect(state: State) -> dict[str, Any]:
 
 def verify(state: State) -> dict[str, Any]:
     """Check every generation of STATE against its checksums."""
-    start_torch(1)
+    limit_threads(1)
     from holdfast.storage.generations import Store
 
     store = Store(state)
@@ -461,8 +483,7 @@ def rollback(
     state: State, generation: Annotated[int, typer.Argument(help="Number of the generation.")]
 ) -> dict[str, Any]:
     """Make another generation of STATE current. No generation is deleted."""
-    start_torch(1)
-    from holdfast.learning.directory import roll_back
+    from holdfast.storage.generations import roll_back  # without torch
 
     roll_back(state, generation)
     say(f"{state}: generation {generation} is current")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.data.tasks import printable
+from holdfast.errors import HoldfastError
+from holdfast.everyday.made import made_by
 from holdfast.learning.directory import called
 from holdfast.learning.sections import Saved, label_counts, read
 from holdfast.maths.params import layer_of
@@ -25,8 +28,16 @@ def contents(path: Path) -> dict[str, Any]:
     generations = []
     for number in store.generations:
         with suppress(OSError):  # another process may be deleting it
-            size = sum(file.stat().st_size for file in store.path(number).glob("*"))
-            generations.append({"generation": number, "bytes": size, "current": number == store.current})
+            files = [file.stat() for file in store.path(number).glob("*")]
+            generations.append(
+                {
+                    "generation": number,
+                    "bytes": sum(file.st_size for file in files),
+                    "current": number == store.current,
+                    "written": max((file.st_mtime for file in files), default=0.0),
+                    "made": _made(store, number),
+                }
+            )
     return {
         "state": path,
         "method": saved.origin.method,
@@ -34,12 +45,21 @@ def contents(path: Path) -> dict[str, Any]:
         "labels": label_counts(saved),
         "lessons": learner["tasks_seen"],
         "history": [{**entry, "gone": len(entry.get("gone", ()))} for entry in learner["history"]],
+        "keep": saved.origin.keep,
         "generations": generations,
         "importance": {
             layer: {"share": share, "relative": relative}
             for layer, (share, relative) in _held_fast(saved).items()
         },
     }
+
+
+def _made(store: Store, number: int) -> str:
+    """Return what made a generation; empty if it cannot be read."""
+    try:
+        return made_by(number, store.sections(number).sections.get("history", []))
+    except (HoldfastError, KeyError, TypeError, AttributeError):
+        return ""
 
 
 def _held_fast(saved: Saved) -> dict[str, tuple[float, float | None]]:
@@ -78,11 +98,14 @@ def print_state(console: Console, found: dict[str, Any]) -> None:
     console.print(lessons)
     names = [label if n is None else f"{label} {n}" for label, n in labels.items()]
     console.print("labels: " + escape(printable(", ".join(names))), soft_wrap=True, highlight=False)
-    sizes = Table("generation", "MB", "", box=None)
+    sizes = Table("generation", "MB", "written", "", "made by", box=None)
     for one in found["generations"]:
         mark = "current" if one["current"] else ""
-        sizes.add_row(str(one["generation"]), f"{one['bytes'] / 2**20:.1f}", mark)
+        when = datetime.fromtimestamp(one["written"]).isoformat(" ", "minutes")
+        made = escape(printable(one["made"])) or "-"
+        sizes.add_row(str(one["generation"]), f"{one['bytes'] / 2**20:.1f}", when, mark, made)
     console.print(sizes)
+    console.print(f"the newest {found['keep']} are kept; `learn --keep` changes that", highlight=False)
     if not found["importance"]:
         console.print("no weights are protected: no importance is stored")
     for layer, held in found["importance"].items():

@@ -31,9 +31,15 @@ class Corrected:
     done_before: bool = False
     """Whether the same rows had been corrected already, so that nothing was changed now."""
 
+    @property
+    def note(self) -> str:
+        """What the correction did not compute again, as a whole sentence; empty if nothing."""
+        return self.correction.note and f"not computed again: {self.correction.note}"
+
     def answer(self) -> dict[str, Any]:
         """Return all of it in one flat dictionary, for programs."""
-        return {"generation": self.generation, **asdict(self.correction), "done_before": self.done_before}
+        told = asdict(self.correction) | {"note": self.note}
+        return {"generation": self.generation, **told, "done_before": self.done_before}
 
 
 @dataclass

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from typing_extensions import override
+
 from holdfast.data.readers import read_pairs
-from holdfast.data.tasks import Split
+from holdfast.data.tasks import Split, printable
 from holdfast.errors import HoldfastError
 from holdfast.everyday.predict import answers
+from holdfast.learning.corrections import RENAMED
 from holdfast.learning.learner import Learner
 from holdfast.maths.metrics import Difference, label_scores, macro_f1, paired_difference
 from holdfast.runtime.answers import Answerer, chunks
@@ -34,6 +37,26 @@ class Evaluation:
 
 
 @dataclass
+class LackingLabel:
+    """A label of the file that one of two generations does not know, so that its sentences count as wrong."""
+
+    generation: int
+    label: str
+    sentences: int
+    renamed: str = ""
+    """The name to which the label was renamed between the two; empty if it was not."""
+    before: str = ""
+    """The name that it had in the generation without it; empty if it was not renamed."""
+
+    @override
+    def __str__(self) -> str:
+        renamed = f" (renamed to {self.renamed!r} since)" if self.renamed else ""
+        called = f" (called {self.before!r} there)" if self.before else ""
+        many = "its sentence counts" if self.sentences == 1 else f"its {self.sentences} sentences count"
+        return f"generation {self.generation} does not know {self.label!r}{renamed}{called}; {many} as wrong"
+
+
+@dataclass
 class Compared:
     """Two generations on the same file."""
 
@@ -45,6 +68,8 @@ class Compared:
     """Sentences that only the second answers right."""
     worse: int
     """Sentences that only the first answers right."""
+    missing: list[LackingLabel] = field(default_factory=list)
+    """Labels of the file that only one of the two knows."""
 
     def changes(self) -> list[tuple[str, float, float, int]]:
         """Return label, F1 before, F1 after and number of sentences, the largest change first."""
@@ -66,6 +91,7 @@ class Compared:
             "difference": asdict(self.difference),
             "better": self.better,
             "worse": self.worse,
+            "missing": [{**asdict(one), "note": str(one)} for one in self.missing],
             "confusions": [
                 {"label": gold, "predicted": guess, "before": old, "after": new}
                 for gold, guess, old, new in self.confusions(most)
@@ -104,7 +130,31 @@ def compared(first: Learner, second: Learner, split: Split) -> Compared:
     right = _right(split.labels, before.predicted), _right(split.labels, after.predicted)
     better = sum(new and not old for old, new in zip(*right, strict=True))
     worse = sum(old and not new for old, new in zip(*right, strict=True))
-    return Compared(before, after, difference, better, worse)
+    return Compared(before, after, difference, better, worse, missing(first, second, split))
+
+
+def missing(first: Learner, second: Learner, split: Split) -> list[LackingLabel]:
+    """Return the labels of a file that only one of two generations knows."""
+    renamed = {
+        entry["task"]
+        for learner in (first, second)
+        for entry in learner.history
+        if entry.get("correction") == "rename-label"
+    }
+
+    def between(old: str, new: str) -> bool:
+        return printable(RENAMED.format(old, new)) in renamed
+
+    found = []
+    for learner, other in ((first, second), (second, first)):
+        lacking = {*split.labels} & {*other.classes_} - {*learner.classes_}
+        only = sorted({*learner.classes_} - {*other.classes_})
+        for label, n in sorted(Counter(split.labels).items()):
+            if label in lacking:
+                now = next((one for one in only if between(label, one)), "")
+                then = next((one for one in only if between(one, label)), "")
+                found.append(LackingLabel(learner.generation, label, n, now, then))
+    return found
 
 
 def _right(gold: Sequence[str], predicted: Sequence[str]) -> list[bool]:

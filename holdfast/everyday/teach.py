@@ -41,6 +41,8 @@ class Learnt:
     more: list[str]
     notes: list[str] = field(default_factory=list)
     """What is odd about the file."""
+    dropped: list[int] = field(default_factory=list)
+    """Older generations that were deleted because a number of generations to keep was given."""
 
 
 @dataclass
@@ -54,6 +56,8 @@ class Planned:
     notes: list[str]
     learnt_before: int = 0
     """The generation that has learnt these rows already; 0 if none has."""
+    creates: bool = False
+    """Whether the directory holds no learner yet."""
 
     @property
     def new(self) -> list[str]:
@@ -123,12 +127,15 @@ def learn(
         learner.history[-1] |= {"id": lesson_id(learner.key, mark), "generation": Store(path).next}
         if budget is not None:
             learner.method.set(sentences=usual)  # the budget was for this file only
+        before_it = Store(path).generations
         generation = learner.commit(path)
+        after_it = Store(path).generations
         shutil.rmtree(path / ".trials", ignore_errors=True)
     labels = dict.fromkeys(row.label for row in rows if row.split in (None, "train"))
     new = [label for label in labels if label not in known]
     more = [label for label in labels if label in known]
-    return Learnt(learner, lesson, generation, new, more, list(map(str, odd)))
+    dropped = [] if generations is None else [one for one in before_it if one not in after_it]
+    return Learnt(learner, lesson, generation, new, more, list(map(str, odd)), dropped)
 
 
 def planned(
@@ -176,7 +183,8 @@ def planned(
     head.admit(_task(source, rows, known))
     taught = Counter(row.label for row in rows if row.split in (None, "train"))
     check_labels(label for label in taught if label not in known)
-    return Planned(dict(sorted(taught.items())), known, list(map(str, odd)))
+    creates = Store(path).current is None
+    return Planned(dict(sorted(taught.items())), known, list(map(str, odd)), creates=creates)
 
 
 def _task(source: str, rows: Rows, known: Iterable[str]) -> Task:

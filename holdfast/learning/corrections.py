@@ -22,6 +22,7 @@ from holdfast.methods import METHODS
 from holdfast.methods.base import Method
 
 FORGET = "forget"  # kind of the entry of a label that was forgotten, while pooled sums kept its share
+RENAMED = "{!r} renamed to {!r}"
 LABEL = "label "  # begins what is hashed of a label, so that it is not taken for the id of a lesson
 
 
@@ -125,7 +126,7 @@ def renamed(learner: Correctable, old: str, new: str) -> Correction:
         if isinstance(head, ClosedFormHead):
             head.resettle()
             number = int(head.counts[head.labels.index(new)])
-        found = Correction(f"{old!r} renamed to {new!r}", number, exact, note, (old,))
+        found = Correction(RENAMED.format(old, new), number, exact, note, (old,))
         return noted(learner, "rename-label", found, 1)
 
 
@@ -280,6 +281,10 @@ def take_out(head: ClosedFormHead, taught: Taught, *, carried: bool) -> None:
     except HoldfastError as error:
         head.load_statistics(before)
         if not carried:
+            if len(taught.labels) == 1:
+                raise HoldfastError(
+                    f"this sentence was not learnt as {taught.labels[0]!r}; check its text and label"
+                ) from error
             raise
         raise HoldfastError(
             "the encoder has moved since these sentences were learnt, and their sums can no longer be "

@@ -74,16 +74,6 @@ def working_in(path: Path, *, new: bool = True) -> Iterator[None]:
                 shutil.rmtree(path)
 
 
-def roll_back(path: Path, number: int) -> None:
-    """Make another generation current, also where the pointer to the current one is lost or damaged."""
-    refuse_links(path)
-    store = Store(path)
-    if not store.on_disk():
-        raise HoldfastError(f"{path} holds no Holdfast state; check the path")
-    with locked(path):
-        store.rollback(number)
-
-
 def encoder_fingerprint(model: Network) -> Fingerprint:
     """Return hashes of the encoder's own weights (without adapters), tokenizer and configuration."""
     inside = {

@@ -320,8 +320,8 @@ class Learner:
     def predict_set(self, texts: Sequence[str], cover: float = 0.95) -> list[list[str]]:
         """Return a set of labels for each text, such that a share `cover` of known sentences has its label.
 
-        The promise holds on average over sentences like those taught. A set can be empty: no label is likely
-        enough.
+        The promise holds on average over sentences like those taught. A set can be empty where the
+        best label alone would be right more often: then it is left out for some texts, always the same ones.
         """
         return self.sets(texts, self.probabilities(self.model.embed(texts)), cover)
 

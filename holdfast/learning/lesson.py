@@ -55,7 +55,7 @@ class Lesson:
 def describe(choice: Choice, *, moves: bool = True) -> str:
     """Return the numeric hyper-parameters as text."""
     if not moves:
-        return "encoder unchanged"
+        return "only the head"
     return "  ".join(
         f"{name} {value:.3g}" for name, value in choice.items() if isinstance(value, float | int)
     )

@@ -101,7 +101,7 @@ class Auto(LA):
             return Decision(still, {"chose": "frozen", "why": why, **notes})
 
         if not over_slda.can_train(task):
-            return stay("one label, or no sentences to validate with")
+            return stay("no sentences were left out" if len(task.labels) > 1 else "this lesson has one label")
         frozen, error = left_out(learner, still)
         share = search.share_to_keep(self.thr, learner.scenario)
         if frozen + error >= share:

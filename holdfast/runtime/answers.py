@@ -95,7 +95,8 @@ def written(found: Sequence[Answer], style: Format, *, header: bool = True) -> I
             more = [json.dumps(answer.set, ensure_ascii=False)] if answer.set is not None else []
             yield csv_line([cell(answer.text), cell(label), f"{answer.probability:.6f}", *more])
         else:
-            rest = "".join(f"\t{printable(name)} {value:.3f}" for name, value in answer.top[1:])
+            named = answer.top if answer.label is None and len(answer.top) > 1 else answer.top[1:]
+            rest = "".join(f"\t{printable(name)} {value:.3f}" for name, value in named)
             rest += f"\t{{{', '.join(map(printable, answer.set))}}}" if answer.set is not None else ""
             rest += f"\t{answer.error}" if answer.error else ""
             text = " ".join(answer.text.split())

@@ -32,7 +32,7 @@ from holdfast.serve.serving import Serving
 from holdfast.serve.states import NoSuch, Ready, Served, States, Unloadable
 from holdfast.serve.worker import FOLDERS
 from holdfast.storage.files import Busy
-from holdfast.storage.generations import Store
+from holdfast.storage.generations import Store, roll_back
 
 PAGE = files("holdfast.serve") / "static"
 KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -274,8 +274,6 @@ async def promote(here: Here, body: bodies.PromoteRequest, state: Name = "") -> 
     one = await here.known(state)
     if one.loaded.fixed:
         raise Fixed("an exported artefact has one generation")
-    from holdfast.learning.directory import roll_back  # it imports torch, which an artefact does not need
-
     try:
         await asyncio.to_thread(roll_back, one.path, body.generation)
     except Busy:

@@ -45,7 +45,11 @@ class PredictRequest(Strict):
     texts: list[str] = Field(min_length=1, description="The texts; at most 256 unless the service says else.")
     top: int = Field(1, ge=1, le=50, description="How many labels to return for each text.")
     reject: float | None = Field(
-        None, ge=0.5, le=0.99, description="Share of known sentences to keep; texts farther out are unknown."
+        None,
+        ge=0.5,
+        le=0.99,
+        description="A text that lies farther out than this share of known sentences (left-out sentences of "
+        "the lessons) is unknown.",
     )
     min_probability: float | None = Field(
         None, ge=0, le=1, description="A text whose best label is less probable is unknown."
@@ -191,6 +195,9 @@ class GenerationInfo(BaseModel):
     parent: int | None = Field(
         None, description="The generation that it was taught on, if that is known. It may not be kept."
     )
+    made: str = Field(
+        "", description="What made it, such as learn: week2; empty if its history does not say."
+    )
     wrong: str | None = Field(None, description="Why it cannot be read, if it cannot.")
 
 
@@ -321,6 +328,9 @@ def first_problem(errors: Sequence[Any]) -> str:
     error = errors[0]
     if error["type"] == "json_invalid":
         return "the body is not JSON"  # its place is a number of characters
+    if error["type"] == "missing" and error["loc"][0] == "query":
+        name = error["loc"][-1]
+        return f"{name} is missing in the address (?{name}=...)"
     place = ".".join(str(part) for part in error["loc"] if part not in ("body", "query", "path"))
     where = f"{printable(place[:100])}: " if place else ""
     return f"{where}{printable(error['msg'])}"

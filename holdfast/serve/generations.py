@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import HoldfastError
+from holdfast.everyday.made import made_by
 from holdfast.serve.bodies import GenerationInfo, GenerationList
 from holdfast.storage.generations import MANIFEST, Store
 
@@ -30,12 +31,14 @@ def listed(path: Path) -> GenerationList:
             labels=[],
             lessons=0,
             parent=None,
+            made="",
             wrong=None,
         )
         try:
             sections = store.sections(number).sections
             learner = sections["learner"]
             one.labels, one.lessons = list(learner["seen"]), learner["tasks_seen"]
+            one.made = made_by(number, sections.get("history", ()))
             one.parent = parent(number, sections.get("history", ()))
         except (HoldfastError, KeyError, TypeError):
             one.wrong = f"its {MANIFEST} cannot be read"

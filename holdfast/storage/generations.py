@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import HoldfastError
 from holdfast.storage.files import (
+    locked,
     make_directory,
     parse_json,
     read_bytes,
@@ -127,7 +128,7 @@ class Store:
         if number not in known:
             kept = ", ".join(map(str, known)) or "none"
             raise HoldfastError(f"{self.root} has no generation {number}; there are {kept}")
-        self._whole(number)  # refuse a damaged one
+        self._checked(number)  # refuse a damaged one
         self._point(number, known)
 
     def load(self, number: int | None = None) -> Generation:
@@ -143,7 +144,7 @@ class Store:
         found = {}
         for number in self.generations:
             try:
-                self._whole(number)
+                self._checked(number)
                 found[number] = ""
             except HoldfastError as error:
                 found[number] = str(error)
@@ -152,17 +153,28 @@ class Store:
     def _whole(self, number: int) -> Generation:
         from holdfast.storage.tensors import unpacked
 
+        light, data = self._checked(number)
+        tensors, _ = unpacked(self.path(number) / FILE, data)
+        return Generation(number, light.format, light.sections, tensors)
+
+    def _checked(self, number: int) -> tuple[Generation, bytes]:
+        """Return a generation without its tensors, and their file, which is as it was written.
+
+        Only a file of format 1, which has no checksum, is unpacked to see that it can be read.
+        """
         light = self._light(number)
         path = self.path(number) / FILE
         if light.format == 1:
-            tensors, _ = unpacked(path, read_bytes(path))
-        else:
-            noted = self._manifest(number)["files"][FILE]
-            data = read_bytes(path, noted["bytes"])
-            if len(data) != noted["bytes"] or hashlib.sha256(data).hexdigest() != noted["sha256"]:
-                raise unreadable(path, "its content has changed since it was written")
-            tensors, _ = unpacked(path, data)
-        return Generation(number, light.format, light.sections, tensors)
+            from holdfast.storage.tensors import unpacked  # torch is imported for these only
+
+            data = read_bytes(path)
+            unpacked(path, data)
+            return light, data
+        noted = self._manifest(number)["files"][FILE]
+        data = read_bytes(path, noted["bytes"])
+        if len(data) != noted["bytes"] or hashlib.sha256(data).hexdigest() != noted["sha256"]:
+            raise unreadable(path, "its content has changed since it was written")
+        return light, data
 
     def _light(self, number: int) -> Generation:
         folder = self.path(number)
@@ -266,6 +278,16 @@ class Store:
                 path.unlink(missing_ok=True)
             elif LEFTOVER.fullmatch(path.name) and path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def roll_back(path: Path, number: int) -> None:
+    """Make another generation current, also where the pointer to the current one is lost or damaged."""
+    refuse_links(path)
+    store = Store(path)
+    if not store.on_disk():
+        raise HoldfastError(f"{path} holds no Holdfast state; check the path")
+    with locked(path):
+        store.rollback(number)
 
 
 def _unsealed(value: Any, path: Path) -> dict[str, Any]:

@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
-from holdfast import settings
+from holdfast import Learner, settings
 from holdfast.app import terminal
 from holdfast.errors import HoldfastError, require
+from holdfast.storage.generations import Store
 
 EXTRAS = ["datasets", "gguf", "hassil", "home_assistant_intents", "jinja2", "ray", "sklearn"]
 HEAVY = {"torch", "transformers", "accelerate", "scipy", "numpy"}
@@ -57,6 +58,17 @@ def test_help_imports_nothing_heavy() -> None:
     code = "from holdfast.app.main import app\nfrom typer.testing import CliRunner\n"
     code += "assert CliRunner().invoke(app, ['--help']).exit_code == 0"
     assert not HEAVY & modules_after(code)
+
+
+def test_rollback_and_verify_import_nothing_heavy(one_layer: str, tmp_path) -> None:
+    learner = Learner.create(one_layer)
+    for text in ("music0", "music1"):
+        learner.learn([text], ["music"])
+        learner.save(tmp_path / "state")
+    for command in (["rollback", str(tmp_path / "state"), "1"], ["verify", str(tmp_path / "state")]):
+        code = f"from holdfast.app.main import app\napp({command!r}, standalone_mode=False)"
+        assert not HEAVY & modules_after(code)
+    assert Store(tmp_path / "state").current == 1
 
 
 @pytest.mark.slow

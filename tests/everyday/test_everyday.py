@@ -33,7 +33,8 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     said = capsys.readouterr().out
     assert "learnt 24 sentences: 2 new labels; 2 labels known" in said
     assert "validation macro-F1" not in said, "of a handful of sentences it would be noise"
-    assert "encoder: unchanged" in said
+    assert "left out for validation: " in said
+    assert said.count("unchanged") == 1, "in the line that says why"
     assert "auto left the encoder unchanged" in said
     assert "mine: generation 1" in said
     mixed = table(here / "mixed.csv", rows_of(0)[:12] + rows_of(1))
@@ -44,9 +45,26 @@ def test_learn_says_what_was_learnt(here, one_layer, capsys):
     many = table(here / "many.csv", 10 * (rows_of(0) + rows_of(2)))
     assert call("learn", "mine", many) == 0
     said = capsys.readouterr().out
-    assert "validation macro-F1 of this file: " in said
+    assert re.search(r"validation macro-F1 of this file: \d+\.\d \(\d+ left-out sentences\)", said)
     assert re.search(r"of known labels: \d+\.\d before, \d+\.\d after", said)
     assert second
+
+
+def test_generations_say_what_made_them_and_how_many_are_kept(mine, here, capsys):
+    assert call("rename-label", "mine", rows_of(0)[0][1], "new name") == 0
+    assert call("inspect", "mine") == 0
+    said = capsys.readouterr().out
+    assert re.search(r"2 +\d+\.\d +20\d\d-.*learn: week1", said)
+    assert re.search(r"3 +.* current +rename-label: ", said)
+    assert "the newest 5 are kept" in said
+    assert call("learn", "mine", table(here / "week2.csv", rows_of(2)), "--keep", "2") == 0
+    assert "generations 1, 2 deleted" in capsys.readouterr().out
+    assert call("inspect", "mine", "--format", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["keep"] == 2
+    assert [one["made"].partition(":")[0] for one in found["generations"]] == ["rename-label", "learn"]
+    assert call("learn", "mine", table(here / "week3.csv", rows_of(1)[:3])) == 0
+    assert "deleted" not in capsys.readouterr().out, "only when a number was given"
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl"])

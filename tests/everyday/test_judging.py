@@ -59,7 +59,9 @@ def test_a_dry_run_says_what_would_change_and_writes_nothing(mine, here, capsys)
 def test_a_dry_run_makes_no_directory_and_needs_no_encoder(here, capsys):
     source = table(here / "a.csv", rows_of(0))
     assert call("learn", "new", source, "--model", "no/such", "--dry-run") == 0
-    assert "would learn" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "would learn" in said
+    assert re.search(r"would be created with \d labels", said)
     assert [file.name for file in here.iterdir()] == ["a.csv"]
     (here / "other").mkdir()
     (here / "other" / "thesis.txt").write_text("")
@@ -228,6 +230,20 @@ def test_a_generation_compared_with_itself_has_not_changed(made, here, capsys):
     assert call("compare", str(made), "--generations", "2", "--file", source) == 2
 
 
+def test_a_label_that_one_generation_lacks_is_noted_with_its_rename(mine, here, capsys):
+    source = table(here / "test.csv", rows_of(0, "test"))
+    n = [label for _, label in rows_of(0, "test")].count(A)
+    assert call("rename-label", "mine", A, "new name") == 0
+    capsys.readouterr()
+    assert call("compare", "mine", "--generations", "2", "3", "--file", source) == 0
+    note = f"generation 3 does not know {A!r} (renamed to 'new name' since); its {n} sentences count as wrong"
+    assert f"note: {note}" in capsys.readouterr().out
+    split = Split.of([(text, "new name" if label == A else label) for text, label in rows_of(0, "test")])
+    (one,) = compared(Learner.load("mine", 2), Learner.load("mine", 3), split).answer()["missing"]
+    assert (one["generation"], one["label"], one["sentences"], one["before"]) == (2, "new name", n, A)
+    assert f"generation 2 does not know 'new name' (called {A!r} there)" in one["note"]
+
+
 # ---- one wrong row ------------------------------------------------------------------------------------
 
 
@@ -265,8 +281,16 @@ def test_corrections_on_the_command_line_say_what_they_did(mine, here, capsys):
     assert "generation 3" in said
     assert call("relabel", "mine", "--text", text, "--label", label, "--to", "right") == 0
     assert "done before (generation 3)" in capsys.readouterr().out
+    said = f"this sentence was not learnt as {label!r}"
+    refused(capsys, said, "remove", "mine", "--text", "stock stock stock nine", "--label", label)
     assert call("merge-labels", "mine", A, B, "--into", "both") == 0
     assert f"no longer a label: {A!r}, {B!r}" in capsys.readouterr().out
+    assert call("rename-label", "mine", "both", "two") == 0
+    said = capsys.readouterr().out
+    assert "'both' renamed to 'two'; nothing else changes" in said
+    assert "not computed again" not in said
+    assert call("rename-label", "mine", "two", "both") == 0
+    capsys.readouterr()
     refused(capsys, "unknown label", "rename-label", "mine", A, "x")
     refused(capsys, "is a label already", "rename-label", "mine", "both", "right")
     refused(capsys, "give a FILE of rows, or one row", "remove", "mine")

@@ -138,6 +138,12 @@ def test_labels_of_old_states_are_escaped(one_layer, tmp_path, monkeypatch, caps
     more.learn(["food2"], ["red\x1b[31m\nalert"])  # more of a label it knows
 
 
+@pytest.mark.parametrize(("top", "shown"), [(1, ""), (2, "\tmail 0.800\tstock 0.200")])
+def test_the_best_label_of_an_unknown_sentence_is_named(top, shown):
+    answer = Answer("hello", None, 0.8, [("mail", 0.8), ("stock", 0.2)][:top])
+    assert list(written([answer], "text")) == [f"(unknown)\t0.800\thello{shown}"]
+
+
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
 def test_cells_that_begin_a_formula_are_quoted(text):
     answer = Answer(text, text.strip(), 0.5, [(text, 0.5)])

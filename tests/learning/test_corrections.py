@@ -196,7 +196,7 @@ def test_what_was_never_learnt_is_refused_where_it_shows(name):
     """With few sentences in many dimensions, strange ones lie outside of what was learnt."""
     z = vectors(0)
     head = learnt(name, z, [(i, LABELS[i % 2]) for i in range(4)])
-    with pytest.raises(HoldfastError, match="not what was learnt"):
+    with pytest.raises(HoldfastError, match="was not learnt as"):
         corrections.take_out(head, Taught(5 + 9 * vectors(5)[:1], ["a"]), carried=False)
     with pytest.raises(HoldfastError, match="'a' has 2 sentences, but 3"):
         corrections.take_out(head, Taught(z[:3], ["a"] * 3), carried=False)

@@ -77,6 +77,7 @@ def test_labels_generations_and_health(client: TestClient) -> None:
         (1, False, 2),
         (2, True, 4),
     ]
+    assert [one["made"] for one in kept["generations"]] == ["learn: week0", "learn: week1"]
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").json() == {"status": "ready", "learners": 1, "generation": 2}
 
@@ -260,6 +261,11 @@ def test_a_wrong_file_is_refused_before_a_job_starts(
     assert found.status_code in (413, 422)
     assert said in found.json()["error"]
     assert client.get("/v1/jobs").json() == {"jobs": []}
+
+
+def test_a_missing_parameter_is_named_with_its_place(client: TestClient) -> None:
+    reply = client.post("/v1/generations/compare?second=2", json={"rows": []}, headers=WRITER)
+    assert (reply.status_code, reply.json()["error"]) == (422, "first is missing in the address (?first=...)")
 
 
 def test_a_file_without_a_header_is_refused_without_a_word_of_it(client: TestClient) -> None:

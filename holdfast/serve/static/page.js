@@ -198,7 +198,7 @@ async function takeOut(text) {
   if (!await shownAgain(text)) return;
   tell(text, report.result.exact && !report.result.note
     ? "The correction is taken out, as if it had never been learnt."
-    : `The correction is taken out. Not computed again: ${report.result.note}.`, false);
+    : `The correction is taken out; ${report.result.note}.`, false);
 }
 
 async function done(text, path, body, said) {
@@ -369,6 +369,7 @@ function showGenerations() {
     if (one.current) name.append(make("span", { class: "badge" }, "current"));
     if (one.wrong) name.append(make("span", { class: "badge bad" }, one.wrong));
     const from = one.parent && one.parent !== one.generation - 1 ? ` · taught on generation ${one.parent}` : "";
+    if (one.made) name.append(make("div", { class: "soft" }, one.made));
     name.append(make("div", { class: "soft" }, `${when} · ${count(one.labels.length, "label")}${few(added, "+")}${few(gone, "−")}${from}`));
     const older = one.generation < (page.generations.find((other) => other.current) || one).generation;
     const back = one.current || one.wrong ? null : make("button", {
@@ -452,6 +453,7 @@ function showComparison(found, texts) {
     make("p", {}, make("span", { class: "big" }, `Macro-F1 ${(100 * scores[0]).toFixed(1)} → ${(100 * scores[1]).toFixed(1)} `),
       make("span", { class: way(delta) }, sign(delta))),
     make("p", { class: "soft" }, `${count(found.sentences, "sentence")}; ${found.better} only right now, ${found.worse} only right before. ${clear ? "The difference is larger than chance." : "The difference may be chance."}`),
+    ...found.missing.slice(0, 10).map(({ note }) => make("p", { class: "note" }, note)),
     make("h3", {}, "Labels (F1)"),
     table(["label", `gen. ${first}`, `gen. ${second}`, "change", "sentences"], found.labels.map(({ label, before, after, sentences: n }) => [
       label, (100 * before).toFixed(1), (100 * after).toFixed(1),
@@ -493,7 +495,7 @@ function summary({ kind, status, result, error, doing }) {
   }
   if (kind === "compare") return `macro-F1 ${result.macro_f1.map((score) => (100 * score).toFixed(1)).join(" → ")}`;
   if (result.done_before) return "that was corrected before; nothing was changed twice";
-  return `${result.what}${result.note ? `; not computed again: ${result.note}` : result.exact ? "; exact" : ""}`;
+  return `${result.what}${result.note ? `; ${result.note}` : result.exact ? "; exact" : ""}`;
 }
 
 async function showJobs() {
