@@ -79,7 +79,6 @@ def front() -> str:
         "logistic": "joint logistic regression on all sentences at once",
         "slda": "`slda`, lesson by lesson",
         "nearest-mean": "nearest class mean, lesson by lesson",
-        "sgd": "`SGDClassifier.partial_fit`, lesson by lesson",
     }
     found = [_measured(stream) for stream in ("clinc150", "hwu64")]
     rows = []
