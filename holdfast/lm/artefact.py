@@ -37,6 +37,8 @@ class Card:
     squared: bool = False
     fingerprint: str = ""
     """Hash of the weights it was measured on; if empty, `check` compares only names and shapes."""
+    tokens: str = ""
+    """Hash of the tokens it was measured on; empty for values that `measure` did not make."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +96,21 @@ class Importance:
         return cls(ones, Card("any", "none", 0))
 
 
+def is_finished(directory: Path) -> bool:
+    """Return whether a folder contains an importance and no unfinished measurement."""
+    return (directory / FILE).exists() and not (directory / PARTIAL).exists()
+
+
 def finished(directory: Path) -> Path:
     """Return the path of an importance; raise HoldfastError if none or an unfinished measurement is there."""
-    half = (directory / PARTIAL).exists()  # even beside a finished file: a newer measurement was interrupted
-    if half or not (directory / FILE).exists():
-        done = (
-            "holds an unfinished measurement; run the command that measures it again"
-            if half
-            else "holds no importance; measure one"
+    if is_finished(directory):
+        return directory / FILE
+    if (directory / PARTIAL).exists():  # even beside a finished file: a newer measurement was interrupted
+        raise HoldfastError(
+            f"{directory} holds an unfinished measurement; run the command that measures it again"
         )
-        raise HoldfastError(f"{directory} {done}")
-    return directory / FILE
+    what = "holds no importance" if directory.exists() else "does not exist"
+    raise HoldfastError(f"{directory} {what}; measure one with: holdfast lm importance --out {directory}")
 
 
 def measure(
@@ -120,7 +126,8 @@ def measure(
 ) -> Importance:
     """Measure the importance of a model's trainable weights for some sequences.
 
-    With a directory, the result is saved there, and an interrupted call, if repeated, resumes.
+    With a directory, the result is saved there, and an interrupted call, if repeated, resumes. If the directory
+    already contains the result, it is loaded; one of other settings is refused.
     """
     if directory is not None:
         _check_ours(directory)
@@ -141,24 +148,65 @@ def measure(
         tensors, noted = read_tensors(directory / PARTIAL, next(iter(weights.values())).device)
         if {key: noted[key] for key in own} == own:
             sums.sums, sums.count, done = tensors["sums"], noted["count"], noted["done"]
-    for number in range(done, len(sequences)):
-        with quick_half(model):
-            sums.add(model, sequences[number])
-        on_sequence(number + 1, len(sequences))
-        if directory is not None and (number + 1) % EVERY == 0:
-            note: dict[str, Any] = own | {"count": sums.count, "done": number + 1}
+    if directory is not None and not done and (directory / FILE).exists():
+        wanted = Card(name, data, len(sequences), kind, squared, mark, str(own["tokens"]))
+        _same_measurement(directory, wanted)
+        if is_finished(directory):
+            return Importance.load(directory)
+
+    def keep(done: int) -> None:
+        if directory is not None and done:
+            note: dict[str, Any] = own | {"count": sums.count, "done": done}
             write_tensors(directory / PARTIAL, {"sums": sums.sums}, note)
+
+    begun = done, sums.count  # one assignment: an interrupt may come between any two
+    try:
+        for number in range(done, len(sequences)):
+            begun = number, sums.count
+            with quick_half(model):
+                sums.add(model, sequences[number])
+            on_sequence(number + 1, len(sequences))
+            if (number + 1) % EVERY == 0:
+                keep(number + 1)
+    except KeyboardInterrupt:
+        number, count = begun
+        added = sums.count - count
+        if sums.whole and (not added or sequences[number]["input_ids"].dim() == 1):  # no batch was split
+            keep(number + added)
+        raise
     if not sums.count:
         raise HoldfastError(f"{data}: no sequence has an output to measure")
     if spoilt := [name for name, value in sums.sums.items() if not torch.isfinite(value).all()]:
         raise HoldfastError(
             f"{data}: the importance of {spoilt[0]} is NaN or infinite; check the model's weights"
         )
-    found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark))
+    found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark, str(own["tokens"])))
     if directory is not None:
         found.save(directory)
         (directory / PARTIAL).unlink(missing_ok=True)
     return found
+
+
+def _same_measurement(directory: Path, wanted: Card) -> None:
+    """Raise HoldfastError if the importance in a folder was measured with other settings."""
+    there = read_card(directory)
+    names = {
+        "fingerprint": "model",
+        "data": "data",
+        "kind": "kind",
+        "squared": "squared",
+        "tokens": "max-tokens, or the text of the data",
+    }
+    other = next((word for key, word in names.items() if getattr(there, key) != getattr(wanted, key)), None)
+    if other == names["tokens"] and there.sequences != wanted.sequences:
+        other = "count"
+    elif other == names["tokens"] and not there.tokens:
+        other = "its card does not say on which tokens"
+    if other:
+        raise HoldfastError(
+            f"{directory} contains an importance of other settings ({other}); choose another folder, or "
+            "delete this one"
+        )
 
 
 def _check_ours(directory: Path) -> None:
