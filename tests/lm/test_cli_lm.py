@@ -61,6 +61,8 @@ def test_from_importance_to_a_protected_model(
     shown = capsys.readouterr().out
     assert "training: 3/3 steps" in shown
     assert "model: " in shown
+    assert call("lm", "eval", "--model", tuned, "--data", old, monkeypatch=monkeypatch) == 2
+    assert f"{tuned} holds no model; did you mean {tuned}/model?" in capsys.readouterr().err
     evaluate = ("lm", "eval", "--model", f"{tuned}/model", "--data", old, "--threads", "1")
     assert call(*evaluate, monkeypatch=monkeypatch) == 0
     shown = capsys.readouterr().out
@@ -83,7 +85,7 @@ def test_from_importance_to_a_protected_model(
         (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
         (  # checked before the model is loaded
             ("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1", "--model", "no/such"),
-            "does not exist; measure one with: holdfast lm importance --out",
+            "does not exist; measure an importance with: holdfast lm importance --out",
         ),
         (("finetune", "--out", "{out}", "--mode", "los"), "is not one of 'proximal', 'loss'"),
         (("eval", "--task", "hellaswag"), "is not one of 'perplexity', 'gsm8k', 'mbpp'"),

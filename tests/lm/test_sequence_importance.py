@@ -221,10 +221,13 @@ def test_the_artefact_comes_back_and_refuses_another_model(tmp_path: Path) -> No
         again.check(dict(llama(1).named_parameters()))
     with pytest.raises(HoldfastError, match=r"model\.\S+ is missing or has another shape"):
         again.check(dict(llama(hidden_size=32).named_parameters()))
-    with pytest.raises(HoldfastError, match="nowhere does not exist; measure one with: holdfast lm importance --out"):
+    with pytest.raises(
+        HoldfastError,
+        match="nowhere does not exist; measure an importance with: holdfast lm importance --out",
+    ):
         Importance.load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(HoldfastError, match="empty holds no importance; measure one with"):
+    with pytest.raises(HoldfastError, match="empty holds no importance; measure an importance with"):
         Importance.load(tmp_path / "empty")
     card = (tmp_path / "README.md").read_text()
     assert "tiny/llama" in card
