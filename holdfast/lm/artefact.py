@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
 from holdfast.lm.weighing import check_values
 from holdfast.maths.params import Params, trainable
+from holdfast.models.sources import HUB_ID, MODELS, is_own
 from holdfast.storage.files import write_bytes, write_json
 from holdfast.storage.tensors import read_meta, read_tensors, write_tensors
 
@@ -245,13 +248,23 @@ def readme(card: Card) -> str:
     how = {"mas": "the L2 norm of the output logits", "fisher": "the log-likelihood of the output"}[card.kind]
     size = "squared" if card.kind == "fisher" else "absolute"
     how = how.replace("L2 norm", "squared L2 norm") if card.squared else how
+    ours = MODELS.get(card.model)
+    hub = ours.hub if ours else card.model if re.fullmatch(HUB_ID, card.model) else None
+    base = f"base_model: {hub}\n" if hub and not is_own(card.model) else ""  # the hub refuses other names
+    source = (
+        f"`{card.model}` is `{hub}` from `{ours.gguf}`, converted to float32. Its weights differ from those of "
+        "the original, to which this importance does not apply.\n\n"
+        if ours and ours.gguf
+        else ""
+    )
     return (
-        f"---\nlibrary_name: holdfast\nbase_model: {card.model}\n---\n\n"
+        f"---\nlibrary_name: holdfast\n{base}---\n\n"
         f"Importance of each trainable weight of `{card.model}` for `{card.data}`: the mean over "
         f"{card.sequences} sequences of the {size} gradient of {how}, "
         "normalised by the number of output tokens; prompt and padding are excluded.\n\n"
-        f"Fingerprint of the measured weights: `{card.fingerprint}`. "
+        f"{source}Fingerprint of the measured weights: `{card.fingerprint}`. "
         "The files contain none of the text it was measured on.\n\n"
-        "```python\nfrom holdfast.lm import Importance, Protect\n\n"
+        "```python\nfrom holdfast.lm import Importance, Protect, load_lm\n\n"
+        f"model, tokenizer = load_lm({json.dumps(card.model)})\n"
         'protect = Protect(model, Importance.load("path/to/this/folder"), lam=0.01)\n```\n'
     )

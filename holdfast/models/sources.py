@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
 CONFIG = "config.json"  # every model of transformers has one
 
 
@@ -172,7 +173,7 @@ def _home(name: str) -> Path:
 
 def check_model_name(name: str) -> None:
     """Raise an error unless a name is registered, a directory or a possible hub id; download nothing."""
-    if name in MODELS or os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+    if name in MODELS or os.path.isdir(name) or re.fullmatch(HUB_ID, name):
         return
     # Old hub models have no owner (bert-base-uncased); a typo resembles a registered name.
     if not re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) or did_you_mean(name, MODELS):

@@ -11,7 +11,7 @@ from helpers.tiny import llama, pairs, sequences, tokenizer
 
 from holdfast.errors import HoldfastError
 from holdfast.importance.sequences import sequence_fisher, sequence_mas
-from holdfast.lm.artefact import Card, Importance, fingerprint, measure, read_card
+from holdfast.lm.artefact import Card, Importance, fingerprint, measure, read_card, readme
 from holdfast.lm.text import collate, encode
 from holdfast.maths.losses import IGNORED
 
@@ -232,6 +232,18 @@ def test_the_artefact_comes_back_and_refuses_another_model(tmp_path: Path) -> No
     card = (tmp_path / "README.md").read_text()
     assert "tiny/llama" in card
     assert "squared L2 norm" in card
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [("smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("owner/name", "owner/name"), ("./mine", None)],
+)
+def test_the_page_of_an_importance_names_a_model_of_the_hub(model: str, base: str | None) -> None:
+    page = readme(Card(model, "code", 60))
+    head = page.split("---")[1]
+    assert head.partition("base_model: ")[2].strip() == (base or "")
+    assert ("converted to float32" in page) == (model == "smollm2")
+    assert f'model, tokenizer = load_lm("{model}")' in page
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
