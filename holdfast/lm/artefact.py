@@ -252,8 +252,8 @@ def readme(card: Card) -> str:
     hub = ours.hub if ours else card.model if re.fullmatch(HUB_ID, card.model) else None
     base = f"base_model: {hub}\n" if hub and not is_own(card.model) else ""  # the hub refuses other names
     source = (
-        f"`{card.model}` is `{hub}` from `{ours.gguf}`, converted to float32. Its weights differ from those of "
-        "the original, to which this importance does not apply.\n\n"
+        f"`{card.model}` is `{hub}` from `{ours.gguf}`, converted to float32. Its weights differ from those "
+        "of the original, to which this importance does not apply.\n\n"
         if ours and ours.gguf
         else ""
     )
