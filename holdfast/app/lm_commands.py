@@ -39,22 +39,28 @@ def importance(
     """Measure how important each weight is for an ability. If stopped, the same command resumes."""
     start_torch(threads)
     from holdfast.app.display import counting
-    from holdfast.lm.artefact import measure
+    from holdfast.lm.artefact import is_finished, measure
 
     network, tokenizer = _load(model, dtype)
     sequences = _sequences(data, "train", tokenizer, _room(network, max_tokens), data_dir).first(count)
-    with counting(console, "measuring", "sequences") as show:
-        found = measure(
-            network,
-            sequences,
-            name=model,
-            data=data,
-            kind=kind,
-            squared=squared,
-            directory=out,
-            on_sequence=show,
-        )
-    say(f"{out}: importance from {found.card.sequences} sequences")
+    there = is_finished(out)  # then `measure` loads it, or refuses to replace it
+    try:
+        with counting(console, "measuring", "sequences") as show:
+            found = measure(
+                network,
+                sequences,
+                name=model,
+                data=data,
+                kind=kind,
+                squared=squared,
+                directory=out,
+                on_sequence=show,
+            )
+    except KeyboardInterrupt:
+        say_error(STOPPED)
+        raise typer.Exit(130) from None
+    done = "nothing to do, it already contains this " if there else ""
+    say(f"{out}: {done}importance from {found.card.sequences} sequences")
     return {"out": out, "model": model, "data": data, "sequences": found.card.sequences}
 
 

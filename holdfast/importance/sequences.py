@@ -23,6 +23,8 @@ class SequenceSums:
         self.kind = kind
         self.squared = squared
         self.count = 0
+        self.whole = True
+        """Whether every sum contains the same sequences; False if an addition was interrupted half-way."""
         self.sums = {name: torch.zeros_like(w, dtype=torch.float32) for name, w in trainable(model).items()}
 
     def add(self, model: nn.Module, sequence: Mapping[str, Tensor]) -> None:
@@ -51,10 +53,12 @@ class SequenceSums:
                 score = norms.mean()
             found = torch.autograd.grad(score, list(weights.values()), allow_unused=True)
         magnitude = torch.square if self.kind == "fisher" else torch.abs
+        self.whole = False
         for name, gradient in zip(weights, found, strict=True):
             if gradient is not None:
                 self.sums[name] += magnitude(precise(gradient))
         self.count += 1
+        self.whole = True
 
     def mean(self) -> Params:
         """Return the mean over the sequences so far."""

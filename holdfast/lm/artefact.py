@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,6 +21,7 @@ from holdfast.lm.shards import whole
 from holdfast.lm.text import Sequences
 from holdfast.lm.weighing import check_values
 from holdfast.maths.params import Params, trainable
+from holdfast.models.sources import HUB_ID, MODELS, is_own
 from holdfast.storage.files import write_bytes, write_json
 from holdfast.storage.tensors import read_meta, read_tensors, write_tensors
 
@@ -37,6 +40,8 @@ class Card:
     squared: bool = False
     fingerprint: str = ""
     """Hash of the weights it was measured on; if empty, `check` compares only names and shapes."""
+    tokens: str = ""
+    """Hash of the tokens it was measured on; empty for values that `measure` did not make."""
 
 
 @dataclass(frozen=True)
@@ -94,17 +99,23 @@ class Importance:
         return cls(ones, Card("any", "none", 0))
 
 
+def is_finished(directory: Path) -> bool:
+    """Return whether a folder contains an importance and no unfinished measurement."""
+    return (directory / FILE).exists() and not (directory / PARTIAL).exists()
+
+
 def finished(directory: Path) -> Path:
     """Return the path of an importance; raise HoldfastError if none or an unfinished measurement is there."""
-    half = (directory / PARTIAL).exists()  # even beside a finished file: a newer measurement was interrupted
-    if half or not (directory / FILE).exists():
-        done = (
-            "holds an unfinished measurement; run the command that measures it again"
-            if half
-            else "holds no importance; measure one"
+    if is_finished(directory):
+        return directory / FILE
+    if (directory / PARTIAL).exists():  # even beside a finished file: a newer measurement was interrupted
+        raise HoldfastError(
+            f"{directory} holds an unfinished measurement; run the command that measures it again"
         )
-        raise HoldfastError(f"{directory} {done}")
-    return directory / FILE
+    what = "holds no importance" if directory.exists() else "does not exist"
+    raise HoldfastError(
+        f"{directory} {what}; measure an importance with: holdfast lm importance --out {directory}"
+    )
 
 
 def measure(
@@ -120,7 +131,8 @@ def measure(
 ) -> Importance:
     """Measure the importance of a model's trainable weights for some sequences.
 
-    With a directory, the result is saved there, and an interrupted call, if repeated, resumes.
+    With a directory, the result is saved there, and an interrupted call, if repeated, resumes. If the
+    directory already contains the result, it is loaded; one of other settings is refused.
     """
     if directory is not None:
         _check_ours(directory)
@@ -141,24 +153,65 @@ def measure(
         tensors, noted = read_tensors(directory / PARTIAL, next(iter(weights.values())).device)
         if {key: noted[key] for key in own} == own:
             sums.sums, sums.count, done = tensors["sums"], noted["count"], noted["done"]
-    for number in range(done, len(sequences)):
-        with quick_half(model):
-            sums.add(model, sequences[number])
-        on_sequence(number + 1, len(sequences))
-        if directory is not None and (number + 1) % EVERY == 0:
-            note: dict[str, Any] = own | {"count": sums.count, "done": number + 1}
+    if directory is not None and not done and (directory / FILE).exists():
+        wanted = Card(name, data, len(sequences), kind, squared, mark, str(own["tokens"]))
+        _same_measurement(directory, wanted)
+        if is_finished(directory):
+            return Importance.load(directory)
+
+    def keep(done: int) -> None:
+        if directory is not None and done:
+            note: dict[str, Any] = own | {"count": sums.count, "done": done}
             write_tensors(directory / PARTIAL, {"sums": sums.sums}, note)
+
+    begun = done, sums.count  # one assignment: an interrupt may come between any two
+    try:
+        for number in range(done, len(sequences)):
+            begun = number, sums.count
+            with quick_half(model):
+                sums.add(model, sequences[number])
+            on_sequence(number + 1, len(sequences))
+            if (number + 1) % EVERY == 0:
+                keep(number + 1)
+    except KeyboardInterrupt:
+        number, count = begun
+        added = sums.count - count
+        if sums.whole and (not added or sequences[number]["input_ids"].dim() == 1):  # no batch was split
+            keep(number + added)
+        raise
     if not sums.count:
         raise HoldfastError(f"{data}: no sequence has an output to measure")
     if spoilt := [name for name, value in sums.sums.items() if not torch.isfinite(value).all()]:
         raise HoldfastError(
             f"{data}: the importance of {spoilt[0]} is NaN or infinite; check the model's weights"
         )
-    found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark))
+    found = Importance(sums.mean(), Card(name, data, sums.count, kind, squared, mark, str(own["tokens"])))
     if directory is not None:
         found.save(directory)
         (directory / PARTIAL).unlink(missing_ok=True)
     return found
+
+
+def _same_measurement(directory: Path, wanted: Card) -> None:
+    """Raise HoldfastError if the importance in a folder was measured with other settings."""
+    there = read_card(directory)
+    names = {
+        "fingerprint": "model",
+        "data": "data",
+        "kind": "kind",
+        "squared": "squared",
+        "tokens": "max-tokens, or the text of the data",
+    }
+    other = next((word for key, word in names.items() if getattr(there, key) != getattr(wanted, key)), None)
+    if other == names["tokens"] and there.sequences != wanted.sequences:
+        other = "count"
+    elif other == names["tokens"] and not there.tokens:
+        other = "its card does not say on which tokens"
+    if other:
+        raise HoldfastError(
+            f"{directory} contains an importance of other settings ({other}); choose another folder, or "
+            "delete this one"
+        )
 
 
 def _check_ours(directory: Path) -> None:
@@ -195,13 +248,23 @@ def readme(card: Card) -> str:
     how = {"mas": "the L2 norm of the output logits", "fisher": "the log-likelihood of the output"}[card.kind]
     size = "squared" if card.kind == "fisher" else "absolute"
     how = how.replace("L2 norm", "squared L2 norm") if card.squared else how
+    ours = MODELS.get(card.model)
+    hub = ours.hub if ours else card.model if re.fullmatch(HUB_ID, card.model) else None
+    base = f"base_model: {hub}\n" if hub and not is_own(card.model) else ""  # the hub refuses other names
+    source = (
+        f"`{card.model}` is `{hub}` from `{ours.gguf}`, converted to float32. Its weights differ from those "
+        "of the original, to which this importance does not apply.\n\n"
+        if ours and ours.gguf
+        else ""
+    )
     return (
-        f"---\nlibrary_name: holdfast\nbase_model: {card.model}\n---\n\n"
+        f"---\nlibrary_name: holdfast\n{base}---\n\n"
         f"Importance of each trainable weight of `{card.model}` for `{card.data}`: the mean over "
         f"{card.sequences} sequences of the {size} gradient of {how}, "
         "normalised by the number of output tokens; prompt and padding are excluded.\n\n"
-        f"Fingerprint of the measured weights: `{card.fingerprint}`. "
+        f"{source}Fingerprint of the measured weights: `{card.fingerprint}`. "
         "The files contain none of the text it was measured on.\n\n"
-        "```python\nfrom holdfast.lm import Importance, Protect\n\n"
+        "```python\nfrom holdfast.lm import Importance, Protect, load_lm\n\n"
+        f"model, tokenizer = load_lm({json.dumps(card.model)})\n"
         'protect = Protect(model, Importance.load("path/to/this/folder"), lam=0.01)\n```\n'
     )

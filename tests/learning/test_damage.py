@@ -91,7 +91,7 @@ def test_a_seed_that_no_generator_takes_is_refused(seed: int, one_layer: str, tm
     Store(tmp_path).commit(saved.tensors, damage.put(saved.sections, ("learner", "seed"), seed))
     with pytest.raises(HoldfastError, match="negative or too large"):
         Learner.load(tmp_path)
-    with pytest.raises(HoldfastError, match=r"the seed .* is not between"):
+    with pytest.raises(HoldfastError, match=r"the seed .* is not a whole number between"):
         create(one_layer, seed=seed)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.tiny import pairs, saved
@@ -60,6 +61,8 @@ def test_from_importance_to_a_protected_model(
     shown = capsys.readouterr().out
     assert "training: 3/3 steps" in shown
     assert "model: " in shown
+    assert call("lm", "eval", "--model", tuned, "--data", old, monkeypatch=monkeypatch) == 2
+    assert f"{tuned} holds no model; did you mean {tuned}/model?" in capsys.readouterr().err
     evaluate = ("lm", "eval", "--model", f"{tuned}/model", "--data", old, "--threads", "1")
     assert call(*evaluate, monkeypatch=monkeypatch) == 0
     shown = capsys.readouterr().out
@@ -82,7 +85,7 @@ def test_from_importance_to_a_protected_model(
         (("finetune", "--out", "{out}", "--protect", "{out}"), "needs a strength"),
         (  # checked before the model is loaded
             ("finetune", "--out", "{out}", "--protect", "{out}", "--lam", "1", "--model", "no/such"),
-            "holds no importance",
+            "does not exist; measure an importance with: holdfast lm importance --out",
         ),
         (("finetune", "--out", "{out}", "--mode", "los"), "is not one of 'proximal', 'loss'"),
         (("eval", "--task", "hellaswag"), "is not one of 'perplexity', 'gsm8k', 'mbpp'"),
@@ -107,6 +110,47 @@ def test_what_is_wrong_is_one_line(
     assert expected in errors
     assert "\n" not in errors
     assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_importance_is_not_replaced(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, imp = data(tmp_path / "old.jsonl"), tmp_path / "imp"
+    asked = ("lm", "importance", "--model", model, "--data", old, "--out", str(imp))
+    assert call(*asked, monkeypatch=monkeypatch) == 0
+    before = {path.name: path.read_bytes() for path in imp.iterdir()}
+    capsys.readouterr()
+    assert call(*asked, monkeypatch=monkeypatch) == 0
+    shown = capsys.readouterr().out
+    assert "already contains this importance from 12 sequences" in shown
+    assert "measuring" not in shown
+    assert call(*asked, "--count", "5", monkeypatch=monkeypatch) == 2
+    wrong = capsys.readouterr().err.strip()
+    assert "contains an importance of other settings (count); choose another folder, or delete" in wrong
+    assert "\n" not in wrong
+    assert {path.name: path.read_bytes() for path in imp.iterdir()} == before
+
+
+def test_an_interrupted_importance_says_how_to_resume(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from holdfast.importance.sequences import SequenceSums
+
+    imp, add = tmp_path / "imp", SequenceSums.add
+
+    def interrupted(self: SequenceSums, *arguments: Any) -> None:
+        if self.count == 7:
+            raise KeyboardInterrupt
+        add(self, *arguments)
+
+    asked = ("lm", "importance", "--model", model, "--data", data(tmp_path / "old.jsonl"), "--out", str(imp))
+    with monkeypatch.context() as patch:
+        patch.setattr(SequenceSums, "add", interrupted)
+        assert call(*asked, monkeypatch=monkeypatch) == 130
+    assert "stopped; run the same command again to resume" in capsys.readouterr().err
+    assert [path.name for path in imp.iterdir()] == ["partial.safetensors"]
+    assert call(*asked, monkeypatch=monkeypatch) == 0
+    assert "importance from 12 sequences" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("made", ["file", "folder"])

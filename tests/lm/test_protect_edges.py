@@ -185,6 +185,20 @@ def test_the_last_step_of_an_epoch_may_have_fewer_parts(tmp_path: Path) -> None:
         torch.testing.assert_close(ends[1][name], value, rtol=1e-4, atol=1e-6)
 
 
+def test_what_it_prints_is_short() -> None:
+    model = llama()
+    found = importance(model)
+    count = sum(weight.numel() for weight in model.parameters())
+    assert repr(Protect(model, found, lam=0.01)) == f"Protect(lam=0.01, {count:,} weights of 'tiny')"
+    assert repr(Protect(model, found, budget=2)) == f"Protect(budget=2, {count:,} weights of 'tiny')"
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_penalty_can_be_printed_as_the_page_says() -> None:
+    model = llama()
+    assert float(Protect(model, importance(model), lam=1.0).penalty().detach()) == 0.0
+
+
 def test_a_loss_of_ones_own_can_have_the_penalty() -> None:
     model, twin = llama(), llama()
     found = importance(model)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from helpers.tiny import llama, sequences
+from helpers.tiny import llama, pairs, sequences, tokenizer
 
 from holdfast.errors import HoldfastError
 from holdfast.importance.sequences import sequence_fisher, sequence_mas
-from holdfast.lm.artefact import Importance, fingerprint, measure, read_card
-from holdfast.lm.text import collate
+from holdfast.lm.artefact import Card, Importance, fingerprint, measure, read_card, readme
+from holdfast.lm.text import collate, encode
 from holdfast.maths.losses import IGNORED
 
 
@@ -127,6 +128,73 @@ def test_a_stopped_measurement_goes_on(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("place", ["between", "before the sums", "amid the sums"])
+def test_an_interrupted_measurement_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    model, data = llama(), sequences(30)
+    whole = measure(model, data, name="tiny", data="words")
+    seen: list[int] = []
+    calls = {"grad": 0, "abs": 0}
+
+    def stop(done: int, total: int) -> None:
+        seen.append(done)
+        if place == "between" and done == 27:
+            raise KeyboardInterrupt
+
+    def interrupted(kind: str, inner: Any, at: int) -> Any:
+        def one(*arguments: Any, **options: Any) -> Any:
+            calls[kind] += 1
+            if calls[kind] == at:
+                raise KeyboardInterrupt
+            return inner(*arguments, **options)
+
+        return one
+
+    if place == "before the sums":  # of sequence 28
+        monkeypatch.setattr(torch.autograd, "grad", interrupted("grad", torch.autograd.grad, 28))
+    if place == "amid the sums":
+        tensors = len(whole.values)
+        monkeypatch.setattr(torch, "abs", interrupted("abs", torch.abs, 27 * tensors + 3))
+    with pytest.raises(KeyboardInterrupt):
+        measure(model, data, name="tiny", data="words", directory=tmp_path, on_sequence=stop)
+    monkeypatch.undo()
+    again = measure(
+        model, data, name="tiny", data="words", directory=tmp_path, on_sequence=lambda d, t: seen.append(d)
+    )
+    first = 21 if place == "amid the sums" else 28  # sums of which some contain a sequence are not kept
+    assert seen == [*range(1, 28), *range(first, 31)]
+    assert all(torch.equal(again.values[name], value) for name, value in whole.values.items())
+
+
+def test_a_finished_measurement_is_loaded_or_kept(tmp_path: Path) -> None:
+    model, data = llama(), sequences(8)
+    done = measure(model, data, name="tiny", data="words", directory=tmp_path)
+    seen: list[int] = []
+
+    def again(model: Any = model, data: Any = data, **changes: Any) -> Importance:
+        asked = {"name": "tiny", "data": "words"} | changes
+        return measure(model, data, directory=tmp_path, on_sequence=lambda d, t: seen.append(d), **asked)
+
+    found = again()
+    assert found.card == done.card
+    assert all(torch.equal(found.values[name], value) for name, value in done.values.items())
+    shorter = encode(pairs(8), tokenizer(), 7)
+    for change, word in (
+        ({"model": llama(1)}, "model"),
+        ({"data": sequences(9)}, "count"),
+        ({"data": shorter}, "max-tokens, or the text of the data"),
+        ({"kind": "fisher"}, "kind"),
+        ({"squared": True}, "squared"),
+    ):
+        with pytest.raises(HoldfastError, match=rf"an importance of other settings \({word}\); choose"):
+            again(**change)
+    assert not seen
+    Importance(done.values, Card("tiny", "words", 8, fingerprint=done.card.fingerprint)).save(tmp_path)
+    with pytest.raises(HoldfastError, match="does not say on which tokens"):
+        again()
+
+
 def test_what_was_left_by_another_measurement_is_not_gone_on_with(tmp_path: Path) -> None:
     def stop(done: int, total: int) -> None:
         if done == 25:
@@ -153,11 +221,29 @@ def test_the_artefact_comes_back_and_refuses_another_model(tmp_path: Path) -> No
         again.check(dict(llama(1).named_parameters()))
     with pytest.raises(HoldfastError, match=r"model\.\S+ is missing or has another shape"):
         again.check(dict(llama(hidden_size=32).named_parameters()))
-    with pytest.raises(HoldfastError, match="holds no importance"):
+    with pytest.raises(
+        HoldfastError,
+        match="nowhere does not exist; measure an importance with: holdfast lm importance --out",
+    ):
         Importance.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(HoldfastError, match="empty holds no importance; measure an importance with"):
+        Importance.load(tmp_path / "empty")
     card = (tmp_path / "README.md").read_text()
     assert "tiny/llama" in card
     assert "squared L2 norm" in card
+
+
+@pytest.mark.parametrize(
+    ("model", "base"),
+    [("smollm2", "HuggingFaceTB/SmolLM2-135M-Instruct"), ("owner/name", "owner/name"), ("./mine", None)],
+)
+def test_the_page_of_an_importance_names_a_model_of_the_hub(model: str, base: str | None) -> None:
+    page = readme(Card(model, "code", 60))
+    head = page.split("---")[1]
+    assert head.partition("base_model: ")[2].strip() == (base or "")
+    assert ("converted to float32" in page) == (model == "smollm2")
+    assert f'model, tokenizer = load_lm("{model}")' in page
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
