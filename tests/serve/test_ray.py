@@ -95,7 +95,7 @@ def test_two_replicas_switch_to_a_new_generation_without_a_failed_or_mixed_answe
         rejected = client.post("/v1/learn", json={"rows": []}, headers=WRITER)
         assert (rejected.status_code, rejected.headers["allow"]) == (405, "GET")
         assert rejected.json()["error"].startswith("this service answers only; teach the learner where")
-        assert client.get("/healthz", headers={"host": "elsewhere.example"}).status_code == 421
+        assert client.get("/v1/labels", headers={"host": "elsewhere.example"}).status_code == 421
         with Asking(client.base_url, texts) as asking:
             until(lambda: len(asking.answers) > 50, 120)
             assert call("learn", str(mine), lesson, "--threads", "1") == 0
