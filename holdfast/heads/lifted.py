@@ -42,7 +42,7 @@ LEAST = 1e-4
 ALONE = 0.046  # the temperature while no label has two sentences, from training sentences of the same streams
 LAST = 1.5  # weight of the last layer while no label has two sentences
 PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
-PROBES = 64  # random vectors that estimate a trace
+PROBES = 16  # random vectors that estimate a trace
 FAR = 0.1  # least shrinkage of the two covariances that measure how far out a sentence lies
 
 
@@ -364,7 +364,8 @@ class LiftedHead(SLDAHead):
         real = Seen(found.scores[:, visible], place[found.rows], torch.cat(far))
         drawn = self._drawn()
         n = len(real.gold)
-        like = self._drawn(torch.tensor(sorted({*real.gold.tolist()}))).parts(n)
+        own = sorted({*real.gold.tolist()})
+        like = (drawn if len(own) == len(visible) else self._drawn(torch.tensor(own))).parts(n)
         self.offsets = before**STALE * FADE ** (n / MOST) * self.offsets
         self.offsets[0] += n
         self.offsets[1] += n * (calibration.warmth(real) - _mean(map(calibration.warmth, like)))
