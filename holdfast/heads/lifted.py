@@ -42,7 +42,7 @@ LEAST = 1e-4
 ALONE = 0.046  # the temperature while no label has two sentences, from training sentences of the same streams
 LAST = 1.5  # weight of the last layer while no label has two sentences
 PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
-PROBES = 16  # random vectors that estimate a trace
+PROBES = 64  # random vectors that estimate a trace
 FAR = 0.1  # least shrinkage of the two covariances that measure how far out a sentence lies
 
 
