@@ -8,7 +8,8 @@ columns. Left-out sentences of every lesson choose how many columns are used and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from statistics import fmean
 from typing import ClassVar, NamedTuple
 
 import numpy
@@ -43,6 +44,7 @@ ALONE = 0.046  # the temperature while no label has two sentences, from training
 LAST = 1.5  # weight of the last layer while no label has two sentences
 PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
 PROBES = 64  # random vectors that estimate a trace
+LEFT = 0.2  # least 1 - (1-e) T/f, which nears 0 where the shrinkage is weak for so few sentences
 FAR = 0.1  # least shrinkage of the two covariances that measure how far out a sentence lies
 
 
@@ -226,7 +228,7 @@ class LiftedHead(SLDAHead):
         solved: Tensor = torch.cholesky_solve(probes, factor)
         trace = float((solved * (spread @ probes)).sum()) / PROBES
         rest = 1 - (1 - self.amount(option)) * trace / max(self.free, 1.0)
-        return 0.5 * trace / max(rest, 0.2)
+        return 0.5 * trace / max(rest, LEFT)
 
     @override
     def _factor(self, option: Option) -> Tensor:
@@ -368,7 +370,7 @@ class LiftedHead(SLDAHead):
         like = (drawn if len(own) == len(visible) else self._drawn(torch.tensor(own))).parts(n)
         self.offsets = before**STALE * FADE ** (n / MOST) * self.offsets
         self.offsets[0] += n
-        self.offsets[1] += n * (calibration.warmth(real) - _mean(map(calibration.warmth, like)))
+        self.offsets[1] += n * (calibration.warmth(real) - fmean(map(calibration.warmth, like)))
         warmth = calibration.warmth(drawn) + float(self.offsets[1] / self.offsets[0])
         drawn_like = torch.stack([calibration.measured(one, warmth) for one in like]).mean(0)
         self.offsets[2:] += n * (calibration.measured(real, warmth) - drawn_like)
@@ -579,11 +581,6 @@ class LiftedHead(SLDAHead):
     def changed(self) -> None:
         super().changed()
         self._far = self._noises = None
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
 
 
 def _gain(q: Tensor, n: Tensor, share: Tensor | float) -> Tensor:
