@@ -16,6 +16,9 @@ from torch import Tensor
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99)  # shares of known sentences
 WARMTHS = tuple(j / 16 * math.log(10) for j in range(-48, 49))
+STRIDE = (
+    8  # the likelihood has one maximum: first every eighth temperature is tried, then those around the best
+)
 PARTS = 16  # maximum number of parts
 GOLDEN = (math.sqrt(5) - 1) / 2  # multiples modulo 1 are spread evenly, also over a few sentences
 MEASURES = 1 + 2 * len(LEVELS)
@@ -53,7 +56,8 @@ def warmth(seen: Seen) -> float:
         right = likely.gather(1, seen.gold[:, None]).squeeze(1)
         return float(((1 - doubt) * right + doubt * (likely.sum(1) - right) / others).sum())
 
-    return max(WARMTHS, key=likelihood)
+    near = max(range(0, len(WARMTHS), STRIDE), key=lambda place: likelihood(WARMTHS[place]))
+    return max(WARMTHS[max(near - STRIDE + 1, 0) : near + STRIDE], key=likelihood)
 
 
 def set_scores(probabilities: Tensor, part: Tensor) -> Tensor:

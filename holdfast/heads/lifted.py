@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy
 import torch
@@ -45,6 +45,18 @@ LAST = 1.5  # weight of the last layer while no label has two sentences
 PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
 PROBES = 64  # random vectors that estimate a trace
 LEFT = 0.2  # least 1 - (1-e) T/f, which nears 0 where the shrinkage is weak for so few sentences
+SOLVED = (
+    "past",
+    "chosen",
+    "evidence",
+    "offsets",
+    "marks",
+    "_solved",
+    "_factored",
+    "_spreads",
+    "_far",
+    "_noises",
+)
 FAR = 0.1  # least shrinkage of the two covariances that measure how far out a sentence lies
 
 
@@ -76,6 +88,7 @@ class LiftedHead(SLDAHead):
     kind: ClassVar[str] = "lifted"
     _far: tuple[Tensor, Tensor] | None = None
     _noises: tuple[Option, float] | None = None
+    _left: tuple[Params, dict[str, Any]] | None = None
 
     def __init__(
         self,
@@ -219,16 +232,20 @@ class LiftedHead(SLDAHead):
 
         t = T / (1 - (1-e) T/f) with T = tr(Σ_e⁻¹ Σ), since E |μ̂ - μ|² is T/n in the metric of Σ_e. The
         denominator is for Σ, which is estimated from the same sentences. Without this, labels with few
-        sentences are hardly ever the answer; if all have as many it changes nothing. The trace is a mean
-        over random signs (Hutchinson 1990).
+        sentences are hardly ever the answer; if all have as many it changes nothing.
+
+        (1-e) T = d - e v tr(Σ_e⁻¹), v the mean variance that Σ is shrunk towards. tr(Σ_e⁻¹) is estimated as
+        the mean of |L⁻¹ s|² over vectors s of random signs, LLᵀ = Σ_e (Hutchinson 1990).
         """
-        spread = self._covariance(option).to(factor)
-        signs = numpy.random.RandomState(0).randint(0, 2, (len(spread), PROBES)) * 2.0 - 1.0
-        probes = torch.from_numpy(signs).to(factor)
-        solved: Tensor = torch.cholesky_solve(probes, factor)
-        trace = float((solved * (spread @ probes)).sum()) / PROBES
-        rest = 1 - (1 - self.amount(option)) * trace / max(self.free, 1.0)
-        return 0.5 * trace / max(rest, LEFT)
+        e, d = self.amount(option), len(factor)
+        signs = numpy.random.RandomState(0).randint(0, 2, (d, PROBES)) * 2.0 - 1.0
+        solved: Tensor = torch.linalg.solve_triangular(
+            factor, torch.from_numpy(signs).to(factor), upper=False
+        )
+        variance = float(self._covariance(option).diagonal().mean())
+        kept = max(d - e * variance * float(solved.square().sum()) / PROBES, 0.0)  # (1-e) T
+        trace = kept / (1 - e) if e < 1 else float(d)
+        return 0.5 * trace / max(1 - kept / max(self.free, 1.0), LEFT)
 
     @override
     def _factor(self, option: Option) -> Tensor:
@@ -242,26 +259,28 @@ class LiftedHead(SLDAHead):
         return self._spread(balanced=WEIGHTINGS[int(option[1])] == "covariance")[:used, :used]
 
     def outside(
-        self, held: Taught, learnt: Taught, option: Option, precision: torch.dtype = torch.float64
+        self, held: Taught, learnt: Taught, option: Option, covariance: Tensor | None = None
     ) -> Scored:
         """Return the scores of held-out sentences, then of learnt ones, each as if it had not been learnt.
 
         Without a sentence of class k, u = x - μ_k from its mean, μ_k loses u/(n-1) and Σ_e loses β u uᵀ with
         β = (1-e) n / ((n-1)(N-K)); its inverse follows from Sherman and Morrison. N - K and the trace towards
-        which Σ is shrunk stay as they are. For held-out sentences β is 0, and μ_k loses nothing.
+        which Σ is shrunk stay as they are. For held-out sentences β is 0, and μ_k loses nothing. `covariance`
+        is Σ in the precision to compute in, by default double.
         """
         rows, counts = self.rows([*held.labels, *learnt.labels]), self.past.counts
-        features = torch.cat([held.features, learnt.features]).double()
+        precision = torch.float64 if covariance is None else covariance.dtype
+        x = self._columns(torch.cat([held.features, learnt.features]).to(precision), option).double()
         if self.alone:  # then no learnt sentence can be left out
             weight, bias = self._alone(option)
-            return Scored(functional.linear(self._columns(features, option), weight, bias), rows)
+            return Scored(functional.linear(x, weight, bias), rows)
         means = self.past.means()[:, : int(option[2])]
         middle = means[self.visible_rows()].mean(0)
-        both = (torch.cat([means, self._columns(features, option)]) - middle).to(precision)
-        if precision == torch.float64:
+        both = (torch.cat([means, x]) - middle).to(precision)
+        if covariance is None:
             factor = self._factor(option)
         else:
-            factor = factored(shrunk(self._covariance(option).to(precision), self.amount(option)))
+            factor = factored(shrunk(covariance, self.amount(option)))
         white = torch.linalg.solve_triangular(factor, both.T, upper=False).T.double()
         m, w = white[: len(means)], white[len(means) :]
         known = torch.arange(len(rows)) >= len(held.labels)
@@ -310,15 +329,13 @@ class LiftedHead(SLDAHead):
         open_ = self.options[: self._open()]
         outcomes: dict[Option, Scored] = {}
         if len(valid.labels) + len(learnt.labels):
-            # A covariance of far more columns than sentences cannot win, and costs most.
-            tried = [one for one in open_ if one[2] == self.width or self.free >= one[2] / 4]
-            outcomes = {one: self.outside(valid, learnt, one, torch.float32) for one in tried}
+            outcomes = self._outcomes(valid, learnt)
             right = {
                 one: float((visible[found.scores[:, visible].argmax(1)] == found.rows).sum())
                 for one, found in outcomes.items()
             }
             n = len(valid.labels) + len(learnt.labels)
-            # What is not tried counts as its neighbour without random features: neither for nor against it.
+            # What is not tried counts as its neighbour: neither for nor against it.
             counts = [right.get(one, right[(one[0], one[1], float(self.width))]) for one in self.options]
             self.evidence = self.evidence + torch.tensor([n, *counts], dtype=torch.float64)
         total, *every = self.evidence.tolist()
@@ -334,6 +351,18 @@ class LiftedHead(SLDAHead):
         found = outcomes.get(self.chosen) or self.outside(valid, learnt, self.chosen)
         self._calibrate(valid, learnt, found, 1 - new / float(self.past.counts.sum()))
         return notes | self._quality(found, visible)
+
+    def _outcomes(self, valid: Taught, learnt: Taught) -> dict[Option, Scored]:
+        """Return what each option that is worth trying makes of left-out sentences, in single precision."""
+        # A covariance of far more columns than sentences cannot win, and costs most.
+        tried = [
+            one for one in self.options[: self._open()] if one[2] == self.width or self.free >= one[2] / 4
+        ]
+        single = {}
+        for one in tried:
+            if one[1:] not in single:
+                single[one[1:]] = None if self.alone else self._covariance(one).float()
+        return {one: self.outside(valid, learnt, one, single[one[1:]]) for one in tried}
 
     def _among(self, data: Taught, there: Tensor) -> Taught:
         """Return the sentences whose labels are known and marked in `there`."""
@@ -550,18 +579,22 @@ class LiftedHead(SLDAHead):
     @override
     def load_statistics(self, statistics: Params) -> None:
         own = self.statistics()
-        if own.keys() == statistics.keys() and all(
-            torch.equal(own[name], value.cpu()) for name, value in statistics.items()
-        ):
-            return  # what has been solved stays valid: a trial's state is loaded again when it is adopted
-        if statistics["sums"].shape[1] != self.past.width:
-            self.past = ClassSums(statistics["sums"].shape[1], self.past.scatter)
+        if _equal(own, statistics):
+            return  # what has been solved stays valid
+        if self._left is not None and _equal(self._left[0], statistics):
+            vars(self).update(self._left[1])
+            self._left = None
+            return
+        # A trial is left for the start of its task, and is loaded again if it is adopted.
+        left = own, {name: vars(self)[name] for name in SOLVED}
+        self.past = ClassSums(statistics["sums"].shape[1], self.past.scatter)
         self.past.load(statistics)
         self.chosen = tuple(statistics["chosen"].tolist())
         self.evidence, self.offsets, self.marks = (
             statistics[name].cpu() for name in ("evidence", "offsets", "marks")
         )
         self.changed()
+        self._left = left
 
     @override
     def drop(self, row: int) -> str:
@@ -580,7 +613,15 @@ class LiftedHead(SLDAHead):
     @override
     def changed(self) -> None:
         super().changed()
-        self._far = self._noises = None
+        self._far = self._noises = self._left = None
+
+
+def _equal(some: Params, others: Params) -> bool:
+    """Return whether two statistics are the same to the bit."""
+    return some.keys() == others.keys() and all(
+        some[name].shape == other.shape and torch.equal(some[name], other.cpu())
+        for name, other in others.items()
+    )
 
 
 def _gain(q: Tensor, n: Tensor, share: Tensor | float) -> Tensor:

@@ -230,7 +230,7 @@ class Network(nn.Module):
     def load_memory(self, memory: Params) -> None:
         """Restore the result of `memory`."""
         if memory:
-            self.head.load_statistics(memory)
+            self.head.load_statistics({name: one for name, one in memory.items() if name != "adapted"})
             self.adapted = bool(memory["adapted"])
 
     def forget(self, label: str) -> list[str]:

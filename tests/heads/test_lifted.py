@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from torch.nn import functional
@@ -10,7 +11,7 @@ from holdfast.errors import HoldfastError
 from holdfast.heads import LiftedHead, SLDAHead, Taught, calibration
 from holdfast.heads.calibration import Seen, set_scores, warmth
 from holdfast.heads.discriminant import shrunk
-from holdfast.heads.lifted import ALONE, SCALE, spread_over, usual
+from holdfast.heads.lifted import ALONE, LEFT, PROBES, SCALE, spread_over, usual
 from holdfast.heads.sums import ClassSums
 
 NONE = Taught(torch.zeros(0, 6), [])
@@ -198,7 +199,7 @@ def test_scores_without_a_sentence_are_those_of_sums_without_it(columns, step):
         assert torch.allclose(found, torch.stack(expected), rtol=1e-6, atol=1e-4), i
         held = head.outside(some(data, [0]), some(data, [i]), option).scores
         assert torch.allclose(held[1], found), "whatever else is scored"
-        single = head.outside(NONE, some(data, [i]), option, torch.float32).scores[0]
+        single = head.outside(NONE, some(data, [i]), option, head._covariance(option).float()).scores[0]
         assert torch.allclose(single, found, rtol=1e-3, atol=1e-2)
 
 
@@ -493,3 +494,33 @@ def test_distances_of_few_sentences_are_shrunk_more():
         "3 degrees of freedom, 3 columns of the last layer"
     )
     assert taught(blobs(0))._far_amount(3) == 0.1
+
+
+def test_a_trial_that_is_adopted_is_not_solved_again():
+    head, new = taught(blobs(0)), blobs(5).features
+    start = head.statistics()
+    before = head(new)
+    head.take_in(blobs(1))
+    head.settle(NONE, blobs(1))
+    trial, after, solved = head.statistics(), head(new), head._solved
+    head.load_statistics(start)
+    assert torch.equal(head(new), before), "the sums of the trial were left whole"
+    head.load_statistics({name: tensor.clone() for name, tensor in trial.items()})
+    assert head._solved is solved
+    assert torch.equal(head(new), after)
+    head.load_statistics(start)
+    head.take_in(blobs(2))  # nothing comes back after a change
+    assert head._left is None
+    head.load_statistics(trial)
+    assert torch.equal(head(new), after)
+
+
+def test_the_noise_of_the_means_is_that_of_the_trace_of_both_covariances():
+    """(1-e) T = d - e v tr(Σ_e⁻¹): the estimate is sᵀ Σ_e⁻¹ Σ s, averaged over the same signs."""
+    head = taught(blobs(0))
+    for option in head.options:
+        spread, e = head._covariance(option), head.amount(option)
+        signs = torch.from_numpy(numpy.random.RandomState(0).randint(0, 2, (len(spread), PROBES)) * 2.0 - 1.0)
+        trace = float((torch.linalg.solve(shrunk(spread, e), signs) * (spread @ signs)).sum()) / PROBES
+        expected = 0.5 * trace / max(1 - (1 - e) * trace / head.free, LEFT)
+        assert head._noise(option, head._factor(option)) == pytest.approx(expected, rel=1e-9)
