@@ -65,7 +65,9 @@ def running(*arguments: str, token: str = TOKEN) -> Iterator[tuple[httpx.Client,
     try:
         assert process.stdout is not None
         first = process.stdout.readline()
-        assert first.startswith("serving "), first + process.stdout.read()
+        if not first.startswith("serving "):
+            process.terminate()  # or the rest of what it prints would never end
+            raise AssertionError(first + process.stdout.read())
         address = first.split(" at ")[1].strip().partition("#")[0]
         with httpx.Client(base_url=address, timeout=60) as client:
             ready(client)

@@ -206,13 +206,11 @@ def test_a_service_that_is_stopped_leaves_nothing_behind(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    with running(str(mine), "--grace", "0", "--format", "json") as (client, process):
+    with running(str(mine), "--grace", "0") as (client, process):
         assert client.post("/v1/learn", json=rows_json(rows_of(2)), headers=WRITER).status_code == 202
         assert list((tmp_path / "temporary").glob("holdfast-*/jobs/state-/*.json"))
         process.send_signal(number)
         assert process.wait(120) == 0
-        assert process.stdout is not None
-        assert '"stopped": true' in process.stdout.read()
     assert not list((tmp_path / "temporary").glob("holdfast-*"))
 
 
