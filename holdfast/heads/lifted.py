@@ -78,6 +78,13 @@ class Scored(NamedTuple):
     rows: Tensor
 
 
+class Outcome(NamedTuple):
+    """What an option makes of left-out sentences, and how many of them it gets right."""
+
+    scored: Scored
+    right: float
+
+
 class LiftedHead(SLDAHead):
     """Score_k = μ_kᵀ Σ_e⁻¹ x - ½ μ_kᵀ Σ_e⁻¹ μ_k on the leading columns of x = [z, relu(zP)].
 
@@ -281,10 +288,12 @@ class LiftedHead(SLDAHead):
             factor = self._factor(option)
         else:
             factor = factored(shrunk(covariance, self.amount(option)))
-        white = torch.linalg.solve_triangular(factor, both.T, upper=False).T.double()
+        white = torch.linalg.solve_triangular(factor, both.T, upper=False).T
         m, w = white[: len(means)], white[len(means) :]
         known = torch.arange(len(rows)) >= len(held.labels)
         n, q = counts[rows], w - m[rows]
+        inner, cross, length = (w @ m.T).double(), (q @ m.T).double(), m.double().square().sum(1)
+        m, w, q = m[rows].double(), w.double(), q.double()
         gain = torch.zeros_like(n)
         balanced = WEIGHTINGS[int(option[1])] == "covariance"  # Σ is the mean of the classes' own
         over = n[known] * len(self.visible_rows()) if balanced else max(self.free, 1.0)
@@ -296,8 +305,8 @@ class LiftedHead(SLDAHead):
             found: Tensor = inner + gain * cross * along - 0.5 * (length + gain * cross.square())
             return found
 
-        scores = score(w @ m.T, q @ m.T, m.square().sum(1))
-        left = m[rows].clone()
+        scores = score(inner, cross, length)
+        left = m.clone()
         left[known] -= q[known] / (n[known] - 1)[:, None]
         own = score(*((left * other).sum(1, keepdim=True) for other in (w, q, left)))
         noise, counted = self._noise(option, factor), counts.clamp(min=1)
@@ -327,17 +336,20 @@ class LiftedHead(SLDAHead):
         new = 0 if learnt is None else len(learnt.labels)
         learnt = none if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
         open_ = self.options[: self._open()]
-        outcomes: dict[Option, Scored] = {}
-        if len(valid.labels) + len(learnt.labels):
+        outcomes: dict[Option, Outcome] = {}
+        if n := len(valid.labels) + len(learnt.labels):
             outcomes = self._outcomes(valid, learnt)
-            right = {
-                one: float((visible[found.scores[:, visible].argmax(1)] == found.rows).sum())
-                for one, found in outcomes.items()
-            }
-            n = len(valid.labels) + len(learnt.labels)
-            # What is not tried counts as its neighbour: neither for nor against it.
-            counts = [right.get(one, right[(one[0], one[1], float(self.width))]) for one in self.options]
-            self.evidence = self.evidence + torch.tensor([n, *counts], dtype=torch.float64)
+            # What is not tried counts as its nearest neighbour that was: neither for nor against it.
+            near = [
+                next(
+                    other
+                    for other in (one, (0.0, *one[1:]), (*one[:2], float(self.width)))
+                    if other in outcomes
+                )
+                for one in self.options
+            ]
+            right = [outcomes[one].right for one in near]
+            self.evidence = self.evidence + torch.tensor([n, *right], dtype=torch.float64)
         total, *every = self.evidence.tolist()
         count = dict(zip(self.options, every, strict=True))
         fittest = max(open_, key=self.fitness)
@@ -348,21 +360,37 @@ class LiftedHead(SLDAHead):
         if not outcomes:
             self._renew()
             return notes
-        found = outcomes.get(self.chosen) or self.outside(valid, learnt, self.chosen)
+        tried = outcomes.get(self.chosen)
+        found = self.outside(valid, learnt, self.chosen) if tried is None else tried.scored
         self._calibrate(valid, learnt, found, 1 - new / float(self.past.counts.sum()))
         return notes | self._quality(found, visible)
 
-    def _outcomes(self, valid: Taught, learnt: Taught) -> dict[Option, Scored]:
-        """Return what each option that is worth trying makes of left-out sentences, in single precision."""
-        # A covariance of far more columns than sentences cannot win, and costs most.
-        tried = [
-            one for one in self.options[: self._open()] if one[2] == self.width or self.free >= one[2] / 4
-        ]
-        single = {}
-        for one in tried:
-            if one[1:] not in single:
-                single[one[1:]] = None if self.alone else self._covariance(one).float()
-        return {one: self.outside(valid, learnt, one, single[one[1:]]) for one in tried}
+    def _outcomes(self, valid: Taught, learnt: Taught) -> dict[Option, Outcome]:
+        """Return what each option that is worth trying makes of left-out sentences, in single precision.
+
+        Random features cost most. They are tried with the usual shrinkage, and with that of the two others
+        which did better without them; but not if they are so many more than sentences that they cannot win.
+        """
+        visible = torch.tensor(self.visible_rows(), dtype=torch.long)
+        single: dict[tuple[float, ...], Tensor | None] = {}
+        outcomes: dict[Option, Outcome] = {}
+
+        def tried(option: Option) -> Outcome:
+            if option[1:] not in single:
+                single[option[1:]] = None if self.alone else self._covariance(option).float()
+            found = self.outside(valid, learnt, option, single[option[1:]])
+            right = visible[found.scores[:, visible].argmax(1)] == found.rows
+            return Outcome(found, float(right.sum()))
+
+        for option in self.options[: self._open()]:  # those without random features come first
+            step, kind, columns = option
+            if columns == self.width:
+                outcomes[option] = tried(option)
+            elif self.free >= columns / 4:
+                same, opposite = (outcomes[sign * step, kind, float(self.width)].right for sign in (1, -1))
+                if step == 0 or (same, step) > (opposite, -step):
+                    outcomes[option] = tried(option)
+        return outcomes
 
     def _among(self, data: Taught, there: Tensor) -> Taught:
         """Return the sentences whose labels are known and marked in `there`."""

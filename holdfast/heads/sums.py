@@ -21,7 +21,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params, misfit
-from holdfast.maths.products import gram
+from holdfast.maths.products import gram, half_gram, mirrored
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal
 FOREIGN = 1e-3  # relative error of removed vectors that is still taken for an encoder's rounding
@@ -69,7 +69,7 @@ class ClassSums:
         z = features.detach().double().cpu()
         counts, sums = self._counted(z, rows, sign)
         if self.scatter == "pooled":
-            self._replace(counts, sums, [self._scatters[0] + sign * packed(gram(z))])
+            self._replace(counts, sums, [self._scatters[0] + sign * packed(half_gram(z))])
             return
         scatters = [self._scatter(row) for row in range(len(self.counts))]
         for row in sorted(set(rows.tolist())):
@@ -77,7 +77,7 @@ class ClassSums:
             if sign < 0:
                 scatters[row] = self._less(old, counts[row], sums[row], own)
             elif old.dim() == 1:
-                scatters[row] = old + packed(gram(own))
+                scatters[row] = old + packed(half_gram(own))
             else:
                 more = torch.cat([old, steps(self.counts[row], self.sums[row], own)])
                 scatters[row] = self._stored(more, counts[row], sums[row])
@@ -322,7 +322,7 @@ class ClassSums:
         if not count:
             return gone[:0]
         if old.dim() == 1:
-            return old - packed(gram(gone))
+            return old - packed(half_gram(gone))
         taken = steps(count, total, gone)
         size = float(old.square().sum() + gone.square().sum() + total.square().sum() / count)
         return trapezoid(lowered(old, taken, int(count) - 1, size))
@@ -433,10 +433,7 @@ def unpacked(values: Tensor, rows: int, width: int) -> Tensor:
 
 def square(triangle: Tensor, width: int) -> Tensor:
     """Return the symmetric matrix of a packed triangle."""
-    upper = unpacked(triangle, width, width)
-    whole = upper + upper.T
-    whole.diagonal().mul_(0.5)
-    return whole
+    return mirrored(unpacked(triangle, width, width))
 
 
 def factored(matrix: Tensor) -> Tensor:

@@ -6,16 +6,30 @@ import torch
 from scipy.linalg.blas import dsyrk
 from torch import Tensor
 
+BLOCK = 256  # columns that are copied at once, so that a block and its mirror image stay in the cache
+
 
 def gram(rows: Tensor) -> Tensor:
-    """Return ZᵀZ of the rows of Z, in double precision and symmetric to the bit.
+    """Return ZᵀZ of the rows of Z, in double precision and symmetric to the bit."""
+    return mirrored(half_gram(rows))
+
+
+def half_gram(rows: Tensor) -> Tensor:
+    """Return ZᵀZ on and above the diagonal, and 0 below it.
 
     BLAS computes one triangle of a symmetric product (`dsyrk`): half the work of a matrix product.
     """
     z = rows.detach().double().cpu().contiguous()
     if not z.numel():
         return torch.zeros(z.shape[1], z.shape[1], dtype=torch.float64)
-    half = torch.from_numpy(dsyrk(1.0, z.numpy().T))  # the other half is 0
-    whole = half + half.T
-    whole.diagonal().mul_(0.5)
-    return whole
+    return torch.from_numpy(dsyrk(1.0, z.numpy().T, lower=True)).T
+
+
+def mirrored(upper: Tensor) -> Tensor:
+    """Return a matrix with its upper half copied to its lower half, in place."""
+    for i in range(0, len(upper), BLOCK):
+        corner = upper[i : i + BLOCK, i : i + BLOCK]
+        corner.copy_(corner.triu() + corner.triu(1).T)
+        for j in range(i + BLOCK, len(upper), BLOCK):
+            upper[j : j + BLOCK, i : i + BLOCK] = upper[i : i + BLOCK, j : j + BLOCK].T
+    return upper

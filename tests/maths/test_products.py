@@ -2,7 +2,7 @@
 
 import torch
 
-from holdfast.maths.products import gram
+from holdfast.maths.products import BLOCK, gram, half_gram, mirrored
 
 
 def test_the_product_by_hand():
@@ -20,3 +20,11 @@ def test_it_is_the_matrix_product_and_symmetric():
 
 def test_no_rows_are_zero():
     assert torch.equal(gram(torch.zeros(0, 3)), torch.zeros(3, 3).double())
+
+
+def test_a_half_is_mirrored_across_blocks():
+    z = torch.randn(5, 2 * BLOCK + 3, generator=torch.Generator().manual_seed(0)).double()
+    whole = z.T @ z
+    assert torch.equal(half_gram(z), half_gram(z).triu())
+    assert torch.equal(mirrored(whole.triu()), whole.triu() + whole.triu(1).T)
+    assert torch.allclose(gram(z), whole)
