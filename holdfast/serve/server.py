@@ -256,13 +256,13 @@ def serve(
         try:
             if workers == 1:
                 PatientProtocol.limits = limits
-                config = _config(application(serving, ready), limits)
+                config = configuration(application(serving, ready), limits)
                 uvicorn.Server(config).run(sockets=[listening])
             else:
                 Path(reports, "meters").mkdir()
                 os.environ |= {VARIABLE: serving.to_json(), MULTIPLE: str(Path(reports, "meters"))}
                 app = "holdfast.serve.server:from_environment"
-                Supervisor(_config(app, limits, workers=workers, factory=True), [listening]).run()
+                Supervisor(configuration(app, limits, workers=workers, factory=True), [listening]).run()
         finally:
             listening.close()
             shutil.rmtree(reports, ignore_errors=True)
@@ -294,7 +294,8 @@ def start_logging() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _config(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
+def configuration(app: Any, limits: ServiceLimits, **more: Any) -> uvicorn.Config:
+    """Return how uvicorn serves the application."""
     return uvicorn.Config(
         app,
         http=PatientProtocol,
