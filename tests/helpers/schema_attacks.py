@@ -2,58 +2,28 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import requests
 import schemathesis
-import uvicorn
-from helpers.serving import TOKEN, WRITER
+from helpers.serving import TOKEN, WRITER, listening
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from requests.exceptions import InvalidHeader
 from schemathesis import GenerationMode
 
-from holdfast.serve.application import application
-from holdfast.serve.server import configuration
 from holdfast.serve.serving import ServiceLimits, Serving
 
 SAFE = ("GET", "HEAD")
-
-
-@contextmanager
-def listening(app: Any, limits: ServiceLimits) -> Iterator[str]:
-    """Serve an application from a thread; yield its address.
-
-    The generated requests must not share the service's thread: an answer of another event loop would only be
-    noticed when the loop wakes up for something else.
-    """
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        server = uvicorn.Server(configuration(app, limits))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-        thread.start()
-        try:
-            while not server.started:
-                assert thread.is_alive(), "the service has not started"
-                time.sleep(0.01)
-            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 class Attack:
     """A service of one learner, and what it answered to generated requests."""
 
     def __init__(self, path: Path, reports: Path, *, writing: bool = False) -> None:
-        self.limits = ServiceLimits(poll=5.0, grace=0.1, jobs=1, timeout=60)
-        serving = Serving(path=str(path), token=TOKEN, reports=str(reports), limits=self.limits)
-        self.app = application(serving)
+        limits = ServiceLimits(poll=5.0, grace=0.1, jobs=1, timeout=60)
+        self.serving = Serving(path=str(path), token=TOKEN, reports=str(reports), limits=limits)
         self.writing = writing
         self.statuses: Counter[tuple[str, int]] = Counter()
         self.wrong: list[str] = []
@@ -78,7 +48,8 @@ class Attack:
 
     def run(self, each: int, seed: int = 0) -> int:
         """Send `each` requests per operation; return how many were sent."""
-        with listening(self.app, self.limits) as address, requests.Session() as session:
+        with listening(self.serving) as port, requests.Session() as session:
+            address = f"http://127.0.0.1:{port}"
             schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
             for found in schema.get_all_operations():
                 operation = found.ok()

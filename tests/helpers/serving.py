@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi.testclient import TestClient
 from helpers.command_line import environment
 
 from holdfast.serve.application import application
+from holdfast.serve.server import PatientProtocol, configuration
 from holdfast.serve.serving import ServiceLimits, Serving
 from holdfast.serve.worker import work
 
@@ -39,6 +43,23 @@ def served(
     )
     with TestClient(application(serving), base_url="http://localhost") as client:
         yield client
+
+
+@contextmanager
+def listening(serving: Serving) -> Iterator[int]:
+    """Yield the port of a service that a thread of this process runs with uvicorn."""
+    old, PatientProtocol.limits = PatientProtocol.limits, serving.limits
+    own = uvicorn.Server(configuration(application(serving), serving.limits))
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        thread = threading.Thread(target=own.run, args=([place],))
+        thread.start()
+        try:
+            until(lambda: own.started or not thread.is_alive(), 60)
+            yield place.getsockname()[1]
+        finally:
+            own.should_exit = True
+            thread.join()
+            PatientProtocol.limits = old
 
 
 @contextmanager

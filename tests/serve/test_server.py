@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -17,34 +15,16 @@ import psutil
 import pytest
 import uvicorn
 from helpers.everyday import rows_of
-from helpers.serving import WRITER, ready, rows_json, running, until
+from helpers.serving import WRITER, listening, ready, rows_json, running, until
 
 from holdfast.runtime.answers import PLAIN
 from holdfast.serve import server, states
-from holdfast.serve.application import application
 from holdfast.serve.loaded import load, stamp
 from holdfast.serve.meters import MULTIPLE
-from holdfast.serve.server import PatientProtocol, Supervisor, check_loads, until_stopped
+from holdfast.serve.server import Supervisor, check_loads, until_stopped
 from holdfast.serve.serving import ServiceLimits, Serving
 from holdfast.serve.states import Happened, States
 from holdfast.storage.generations import Store
-
-
-@contextmanager
-def listening(serving: Serving) -> Iterator[int]:
-    """Yield the port of a service that a thread of this process runs with uvicorn."""
-    old, PatientProtocol.limits = PatientProtocol.limits, serving.limits
-    own = uvicorn.Server(server._config(application(serving), serving.limits))
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        thread = threading.Thread(target=own.run, args=([place],))
-        thread.start()
-        try:
-            until(lambda: own.started or not thread.is_alive(), 60)
-            yield place.getsockname()[1]
-        finally:
-            own.should_exit = True
-            thread.join()
-            PatientProtocol.limits = old
 
 
 def test_connections_beyond_the_limit_are_closed_and_open_ones_go_on(made: Path, tmp_path: Path) -> None:

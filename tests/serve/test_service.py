@@ -189,7 +189,7 @@ def test_bad_requests_are_not_logged_by_libraries(
         kind = {"content-type": "multipart/form-data; boundary=b"}
         assert client.post("/v1/learn", content=body, headers=WRITER | kind).status_code == 422
     assert caplog.text == ""
-    config = server._config(client.app, ServiceLimits())
+    config = server.configuration(client.app, ServiceLimits())
     with caplog.at_level(logging.DEBUG):
         config.configure_logging()
     assert not logging.getLogger("uvicorn.error").isEnabledFor(logging.WARNING)
