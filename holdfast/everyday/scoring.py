@@ -203,16 +203,13 @@ def _inverse(factor: Tensor) -> Tensor:
 
 def _relative(head: LiftedHead) -> Params:
     """Return what the relative Mahalanobis distance is computed from, for vectors before they are scaled."""
-    last = slice(head.width - head.width // head.blocks, head.width)
-    within, total = head._far_factors(last)
-    whole = head.past.sums[:, last].sum(0) / head.past.counts.sum()
-    white = _inverse(within).T
-    centres = (head.past.means()[head.visible_rows()][:, last] - whole) @ white
+    far = head.relative
+    whole, white = far.middle[0], _inverse(far.within).T
     return {
         "middle": whole / head.scale,
         "white": head.scale * white,
-        "around": head.scale * _inverse(total).T,
-        "centres": centres,
+        "around": head.scale * _inverse(far.total).T,
+        "centres": (far.means[far.present] - whole) @ white,
     }
 
 

@@ -24,6 +24,7 @@ from holdfast.heads.base import Taught
 from holdfast.heads.calibration import Seen
 from holdfast.heads.closed import UNTOLD, Option, SumsHead
 from holdfast.heads.discriminant import WEIGHTINGS, SLDAHead, Weighting, shrunk
+from holdfast.heads.far import RelativeDistance, gain_without
 from holdfast.heads.sums import ClassSums, Scatter, factored
 from holdfast.maths.metrics import macro_f1
 from holdfast.maths.params import Params
@@ -78,7 +79,7 @@ class Scored(NamedTuple):
     rows: Tensor
 
 
-class Outcome(NamedTuple):
+class Tried(NamedTuple):
     """What an option makes of left-out sentences, and how many of them it gets right."""
 
     scored: Scored
@@ -93,7 +94,7 @@ class LiftedHead(SLDAHead):
     """
 
     kind: ClassVar[str] = "lifted"
-    _far: tuple[Tensor, Tensor] | None = None
+    _far: RelativeDistance | None = None
     _noises: tuple[Option, float] | None = None
     _left: tuple[Params, dict[str, Any]] | None = None
 
@@ -297,7 +298,7 @@ class LiftedHead(SLDAHead):
         gain = torch.zeros_like(n)
         balanced = WEIGHTINGS[int(option[1])] == "covariance"  # Σ is the mean of the classes' own
         over = n[known] * len(self.visible_rows()) if balanced else max(self.free, 1.0)
-        gain[known] = _gain(q[known], n[known], (1 - self.amount(option)) / over)
+        gain[known] = gain_without(q[known], n[known], (1 - self.amount(option)) / over)
         gain, along = gain[:, None], (q * w).sum(1, keepdim=True)
 
         def score(inner: Tensor, cross: Tensor, length: Tensor) -> Tensor:
@@ -336,7 +337,7 @@ class LiftedHead(SLDAHead):
         new = 0 if learnt is None else len(learnt.labels)
         learnt = none if learnt is None else self._among(spread_over(learnt, MOST), self.past.counts > 1)
         open_ = self.options[: self._open()]
-        outcomes: dict[Option, Outcome] = {}
+        outcomes: dict[Option, Tried] = {}
         if n := len(valid.labels) + len(learnt.labels):
             outcomes = self._outcomes(valid, learnt)
             # What is not tried counts as its nearest neighbour that was: neither for nor against it.
@@ -365,7 +366,7 @@ class LiftedHead(SLDAHead):
         self._calibrate(valid, learnt, found, 1 - new / float(self.past.counts.sum()))
         return notes | self._quality(found, visible)
 
-    def _outcomes(self, valid: Taught, learnt: Taught) -> dict[Option, Outcome]:
+    def _outcomes(self, valid: Taught, learnt: Taught) -> dict[Option, Tried]:
         """Return what each option that is worth trying makes of left-out sentences, in single precision.
 
         Random features cost most. They are tried with the usual shrinkage, and with that of the two others
@@ -373,14 +374,14 @@ class LiftedHead(SLDAHead):
         """
         visible = torch.tensor(self.visible_rows(), dtype=torch.long)
         single: dict[tuple[float, ...], Tensor | None] = {}
-        outcomes: dict[Option, Outcome] = {}
+        outcomes: dict[Option, Tried] = {}
 
-        def tried(option: Option) -> Outcome:
+        def tried(option: Option) -> Tried:
             if option[1:] not in single:
                 single[option[1:]] = None if self.alone else self._covariance(option).float()
             found = self.outside(valid, learnt, option, single[option[1:]])
             right = visible[found.scores[:, visible].argmax(1)] == found.rows
-            return Outcome(found, float(right.sum()))
+            return Tried(found, float(right.sum()))
 
         for option in self.options[: self._open()]:  # those without random features come first
             step, kind, columns = option
@@ -419,7 +420,8 @@ class LiftedHead(SLDAHead):
         visible = self.visible_rows()
         place = torch.zeros(len(self.labels), dtype=torch.long)
         place[visible] = torch.arange(len(visible))
-        far = [self.distances(valid.features), self._distances(learnt.features, self.rows(learnt.labels))]
+        left_out = self.relative.of(self._far_columns(learnt.features), self.rows(learnt.labels))
+        far = [self.distances(valid.features), left_out]
         real = Seen(found.scores[:, visible], place[found.rows], torch.cat(far))
         drawn = self._drawn()
         n = len(real.gold)
@@ -489,58 +491,30 @@ class LiftedHead(SLDAHead):
 
     @override
     def distances(self, features: Tensor) -> Tensor:
-        """Return min_k d²_Σ(z, μ_k) - d²_T(z, μ) on the last layer, T the total covariance.
+        """Return the relative Mahalanobis distance on the last layer."""
+        return self.relative.of(self._far_columns(features))
 
-        This is the relative Mahalanobis distance of Ren et al. (2021).
-        """
-        return self._distances(features, None)
+    @property
+    def relative(self) -> RelativeDistance:
+        """The distance of z on the last layer under the present statistics."""
+        if self._far is None:
+            last = self._last
+            spread = self._spread(balanced=False)[last, last]
+            self._far = RelativeDistance(self.past, last, spread, max(FAR, self._plain_amount(len(spread))))
+        return self._far
 
-    def _distances(self, features: Tensor, own: Tensor | None) -> Tensor:
-        """Return the distances of sentences; `own` are the rows of learnt ones, which are then left out."""
-        last = slice(self.width - self.width // self.blocks, self.width)
-        z = self.scale * features.double().cpu()[:, last]
-        means, n = self.past.means()[:, last], float(self.past.counts.sum())
-        visible = self.visible_rows()
-        within, total = self._far_factors(last)
-        whole = self.past.sums[:, last].sum(0, keepdim=True) / n
-        w, m = (torch.linalg.solve_triangular(within, x.T, upper=False).T for x in (z, means))
-        v, c = (torch.linalg.solve_triangular(total, x.T, upper=False).T for x in (z, whole))
-        near, around = torch.cdist(w, m).square(), (v - c).square().sum(1)
-        if own is not None:
-            counts, q = self.past.counts[own], w - m[own]
-            gain = _gain(q, counts, (1 - self._far_amount(q.shape[1])) / max(self.free, 1.0))
-            size = q.square().sum(1)
-            apart = (w * q).sum(1, keepdim=True) - q @ m.T  # (w - m_j)ᵀq
-            near = near + gain[:, None] * apart.square()
-            alone = (counts / (counts - 1)).square() * (size + gain * size.square())
-            near = near.scatter(1, own[:, None], alone[:, None])
-            gain = _gain(v - c, torch.full_like(counts, n), (1 - self._far_amount(q.shape[1])) / n)
-            around = (n / (n - 1)) ** 2 * (around + gain * around.square())
-        found: Tensor = near[:, visible].min(1).values - around
-        return found
+    @property
+    def _last(self) -> slice:
+        """The columns of the last layer."""
+        return slice(self.width - self.width // self.blocks, self.width)
 
-    def _far_amount(self, columns: int) -> float:
-        """Return the shrinkage of the two covariances of distances: more with few sentences."""
-        return max(FAR, self._plain_amount(columns))
+    def _far_columns(self, features: Tensor) -> Tensor:
+        return self.scale * features.double().cpu()[:, self._last]
 
     def _plain_amount(self, columns: int) -> float:
         """Return the usual shrinkage of so many columns of z."""
         odds = usual(columns, self.free, lifted=False)
         return odds / (1 + odds)
-
-    def _far_factors(self, last: slice) -> tuple[Tensor, Tensor]:
-        """Return the Cholesky factors of the shrunk within-class and total covariance of the last layer."""
-        if self._far is None:
-            counts, spread = self.past.counts, self._spread(balanced=False)[last, last]
-            apart = self.past.means()[:, last] - self.past.sums[:, last].sum(0) / counts.sum()
-            between = gram(apart * counts.sqrt()[:, None])
-            total = (self.past.within()[last, last] + between) / counts.sum()
-            size = self.past.means()[:, last].square().sum(1) @ counts / counts.sum()
-            if float(total.trace()) <= 1e-12 * float(size):  # rounding errors of equal sentences
-                total = torch.eye(len(total), dtype=total.dtype)
-            e = self._far_amount(len(spread))
-            self._far = (factored(shrunk(spread, e)), factored(shrunk(total, e)))
-        return self._far
 
     @override
     def threshold(self, keep: float) -> float:
@@ -650,12 +624,6 @@ def _equal(some: Params, others: Params) -> bool:
         some[name].shape == other.shape and torch.equal(some[name], other.cpu())
         for name, other in others.items()
     )
-
-
-def _gain(q: Tensor, n: Tensor, share: Tensor | float) -> Tensor:
-    """Return β / (1 - β |q|²) for vectors q from their mean, β = share · n/(n-1)."""
-    beta = share * n / (n - 1)
-    return beta / (1 - beta * q.square().sum(1))
 
 
 def spread_over(data: Taught, most: int) -> Taught:

@@ -246,7 +246,9 @@ def test_distances_are_relative_and_of_the_last_layer():
     expected = [slow_distance(SCALE * z, x, rows, None) for z in new.features.double()[:, 3:]]
     assert head.distances(new.features).tolist() == pytest.approx(expected, abs=1e-6)
     left = [slow_distance(x[i], x, rows, i) for i in range(len(x))]
-    assert head._distances(data.features, rows).tolist() == pytest.approx(left, abs=1e-6)
+    assert head.relative.of(head.scale * data.features[:, 3:].double(), rows).tolist() == pytest.approx(
+        left, abs=1e-6
+    )
 
 
 def test_any_order_and_any_merge_gives_the_same_head():
@@ -490,10 +492,10 @@ def test_loading_what_the_head_holds_keeps_what_it_has_solved():
 
 def test_distances_of_few_sentences_are_shrunk_more():
     head = taught(blobs(0, each=2, classes=3))
-    assert head._far_amount(3) == pytest.approx(0.7 / 1.7), (
+    assert head.relative.shrinkage == pytest.approx(0.7 / 1.7), (
         "3 degrees of freedom, 3 columns of the last layer"
     )
-    assert taught(blobs(0))._far_amount(3) == 0.1
+    assert taught(blobs(0)).relative.shrinkage == 0.1
 
 
 def test_a_trial_that_is_adopted_is_not_solved_again():
