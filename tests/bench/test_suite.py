@@ -25,7 +25,7 @@ def written(path: Path, text: str) -> str:
 
 def test_the_shipped_suites_are_those_of_the_issue() -> None:
     assert set(SUITES) == {
-        *("quick", "paper", "paper-small", "modern-small", "thresholds", "tau", "strategies", "cost")
+        *("quick", "paper", "paper-small", "modern-small", "thresholds", "tau", "strategies", "cost", "stable")
     }
     for name in SUITES:
         assert load_suite(name).about
@@ -53,6 +53,16 @@ def test_modern_small_adds_to_the_same_methods() -> None:
     suite = load_suite("modern-small")
     assert {spec.method for spec in suite.specs} == PAPER | {"mas", "frozen", "slda", "first+slda", "la+slda"}
     assert not any(PRINTED.keys() & spec.set.keys() for spec in suite.specs)
+
+
+def test_the_stable_plan_is_tried_under_both_optimisers() -> None:
+    suite = load_suite("stable")
+    assert {spec.set["plan"] for spec in suite.specs} == {"stable"}
+    for method in ("la", "mas", "seq"):
+        found = [spec.set.get("optimizer", "adamw") for spec in suite.specs if spec.method == method]
+        assert sorted(found) == ["adamw"] * 3 + ["sgd"] * 3
+    for spec in suite.specs:
+        spec.make_method()
 
 
 def test_where_the_printed_setting_is_ours_a_run_is_made_once() -> None:
