@@ -25,7 +25,17 @@ def written(path: Path, text: str) -> str:
 
 def test_the_shipped_suites_are_those_of_the_issue() -> None:
     assert set(SUITES) == {
-        *("quick", "paper", "paper-small", "modern-small", "thresholds", "tau", "strategies", "cost", "stable")
+        *(
+            "quick",
+            "paper",
+            "paper-small",
+            "modern-small",
+            "thresholds",
+            "tau",
+            "strategies",
+            "cost",
+            "stable",
+        )
     }
     for name in SUITES:
         assert load_suite(name).about
