@@ -125,19 +125,23 @@ class KLDAHead(ClosedFormHead):
     @override
     def misfit(self, statistics: Params) -> str:
         """Validation may have dropped members; before the first task there is no scale."""
-        own = self.statistics()
+        own, found = (
+            {name: value for name, value in one.items() if "." not in name}
+            for one in (self.statistics(), statistics)
+        )
         if len(statistics.get("centre", ())) or statistics.get("0.counts", torch.ones(1)).any():
             own |= {"centre": torch.zeros(self.width), "spread": torch.zeros(self.width)}
         kept = {name.partition(".")[0] for name in statistics if "." in name}
         if not kept or kept != {str(number) for number in range(min(len(kept), len(self.members)))}:
             return "members"
-        own = {
-            name: value for name, value in own.items() if "." not in name or name.partition(".")[0] in kept
-        }
-        negative = [
-            n for n, value in statistics.items() if n.endswith(("counts", "gamma")) and (value < 0).any()
-        ]
-        return misfit(own, statistics) or next(iter(negative), "")
+        if wrong := misfit(own, found):
+            return wrong
+        for number, member in enumerate(self._each()[: len(kept)]):
+            prefix = f"{number}."
+            part = {n.removeprefix(prefix): v for n, v in statistics.items() if n.startswith(prefix)}
+            if wrong := member.misfit(part) or ("gamma" if (part["gamma"] < 0).any() else ""):
+                return prefix + wrong
+        return ""
 
     @override
     def statistics(self) -> Params:

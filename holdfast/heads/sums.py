@@ -7,12 +7,15 @@ learnt.
 With one scatter per class, a class of at most d sentences keeps a factor of it: R_k, upper trapezoidal with
 n_k - 1 rows, R_kᵀ R_k = Σ (z - μ_k)(z - μ_k)ᵀ. It is smaller than the matrix and, being around the mean,
 loses nothing to cancellation. A larger class keeps S_k = Σ z zᵀ, of which the upper triangle is stored.
+A pooled scatter is a factor of Σ_k R_kᵀ R_k in the same way, up to d / `FEWER` sentences beyond the first of
+each class; then it is S = Σ z zᵀ.
 Factors are rounded to six bytes a number whenever they change, so that saving and loading change nothing.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -24,6 +27,7 @@ from holdfast.maths.params import Params, misfit
 from holdfast.maths.products import gram, half_gram, mirrored
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal
+FEWER = 4  # with more rows than a quarter of d, updating a pooled factor takes longer than updating S
 FOREIGN = 1e-3  # relative error of removed vectors that is still taken for an encoder's rounding
 NO_SQUARES = "the sums of the head are no sums of squares; restore the state, or go back a generation"
 Scatter = Literal["per-class", "pooled"]
@@ -44,7 +48,7 @@ class ClassSums:
         self.counts = torch.zeros(0, dtype=torch.float64)
         self.sums = torch.zeros(0, width, dtype=torch.float64)
         # Per class, or one of all: a matrix is the factor R_k, a vector the packed triangle of S_k.
-        self._scatters = [torch.zeros(self._triangle, dtype=torch.float64)] if scatter == "pooled" else []
+        self._scatters = [self.sums.new_zeros(0, width)] if scatter == "pooled" else []
         self._within: Tensor | None = None
         # Rows that `left_out` has taken from the counts and sums of a class, but not yet from its scatter.
         self._gone: dict[int, Tensor] = {}
@@ -69,7 +73,7 @@ class ClassSums:
         z = features.detach().double().cpu()
         counts, sums = self._counted(z, rows, sign)
         if self.scatter == "pooled":
-            self._replace(counts, sums, [self._scatters[0] + sign * packed(half_gram(z))])
+            self._replace(counts, sums, [self._pooled(z, rows, sign, counts, sums)])
             return
         scatters = [self._scatter(row) for row in range(len(self.counts))]
         for row in sorted(set(rows.tolist())):
@@ -106,7 +110,7 @@ class ClassSums:
         counts = self.counts.index_add(0, where, other.counts)
         sums = self.sums.index_add(0, where, other.sums)
         if self.scatter == "pooled":
-            self._replace(counts, sums, [self._scatters[0] + other._scatters[0]])
+            self._replace(counts, sums, [self._united(other, rows)])
             return
         scatters = [self._scatter(row) for row in range(len(self.counts))]
         number, total = self.counts.clone(), self.sums.clone()  # of what is in `scatters` already
@@ -141,10 +145,13 @@ class ClassSums:
         elif kept:
             # The covariance around the class means stays as it is; the mean of the class leaves S.
             before, after = (max(float(n.sum()) - int((n > 0).sum()), 1.0) for n in (self.counts, counts))
-            scaled = sums / counts.clamp(min=1).sqrt()[:, None]
-            scatters = [packed(self.within() * (after / before) + gram(scaled))]
+            if self._scatters[0].dim() == 2:
+                scatters = [rounded(self._scatters[0] * math.sqrt(after / before))]
+            else:
+                scaled = sums / counts.clamp(min=1).sqrt()[:, None]
+                scatters = [packed(self.within() * (after / before) + gram(scaled))]
         else:
-            scatters = [torch.zeros_like(self._scatters[0])]
+            scatters = [self.sums.new_zeros(0, self.width)]
         self._replace(counts, sums, scatters)
 
     def carry(self, move: Tensor) -> None:
@@ -164,19 +171,19 @@ class ClassSums:
 
     def moments(self) -> Tensor:
         """Return S = Σ z zᵀ over all classes."""
-        if self.scatter == "pooled":
+        if self._raw:
             return square(self._scatters[0], self.width)
         return self.within() + gram(self._scaled())
 
     def within(self) -> Tensor:
         """Return Σ_k Σ_z (z - μ_k)(z - μ_k)ᵀ, over the classes k and their vectors z."""
         if self._within is None:
-            pooled = self.scatter == "pooled"
-            self._within = (
-                self.moments() - gram(self._scaled())
-                if pooled
-                else self._summed(torch.ones_like(self.counts))
-            )
+            if self._raw:
+                self._within = self.moments() - gram(self._scaled())
+            elif self.scatter == "pooled":
+                self._within = gram(self._scatters[0])
+            else:
+                self._within = self._summed(torch.ones_like(self.counts))
         return self._within
 
     def covariance(self, *, balanced: bool = False) -> Tensor:
@@ -201,10 +208,10 @@ class ClassSums:
         every = [self._scatter(row) for row in range(len(self._scatters))]
         diagonal = torch.arange(self.width, 0, -1).cumsum(0) - torch.arange(self.width, 0, -1)
         around = sum(float((one[diagonal] if one.dim() == 1 else one.square()).sum()) for one in every)
-        inside = torch.tensor([one.dim() == 2 for one in every], dtype=torch.bool)
-        return (
-            around + float(self._scaled()[inside].square().sum()) if self.scatter == "per-class" else around
-        )
+        # A factor is around the means.
+        factors = torch.tensor([one.dim() == 2 for one in every], dtype=torch.bool)
+        inside = factors if self.scatter == "per-class" else factors.expand(len(self.counts))
+        return around + float(self._scaled()[inside].square().sum())
 
     def sound(self, size: float) -> bool:
         """Return whether the scatters can be those of real vectors, up to an encoder's rounding of `size`.
@@ -213,7 +220,7 @@ class ClassSums:
         checked when vectors are removed. With far more vectors than dimensions not every mistake shows.
         """
         if self.scatter == "pooled":
-            return _is_sum_of_squares(self.within(), size)
+            return not self._raw or _is_sum_of_squares(self.within(), size)
         whole = [row for row in range(len(self.counts)) if self._scatter(row).dim() == 1]
         return all(_is_sum_of_squares(self._centred(row), size) for row in whole)
 
@@ -229,7 +236,10 @@ class ClassSums:
     def leading(self, width: int) -> ClassSums:
         """Return the sums of the first columns, of a pooled scatter."""
         found = ClassSums(width, self.scatter)
-        found._replace(self.counts, self.sums[:, :width], [packed(self.moments()[:width, :width])])
+        scatter = packed(self.moments()[:width, :width])
+        if not self._raw and len(self._scatters[0]) <= found.most:
+            scatter = trapezoid(self._scatters[0][:, :width])
+        found._replace(self.counts, self.sums[:, :width], [scatter])
         return found
 
     # ---- saving -------------------------------------------------------------------------------------------
@@ -237,14 +247,14 @@ class ClassSums:
     def state(self) -> Params:
         """Return the sums by name.
 
-        Scatters per class: `ranks` holds the number of rows of each factor, or -1 for a class whose triangle
-        is in `triangles`; `factors` holds the factors without their zeros, six bytes a number.
+        `ranks` holds the number of rows of each factor, or -1 for a scatter whose triangle is in `triangles`;
+        `factors` holds the factors without their zeros, six bytes a number. A pooled triangle needs neither.
         """
         every = [self._scatter(row) for row in range(len(self._scatters))]
         whole = [one for one in every if one.dim() == 1]
         triangles = torch.stack(whole) if whole else self.sums.new_zeros(0, self._triangle)
         found = {"counts": self.counts, "sums": self.sums, "triangles": triangles}
-        if self.scatter == "pooled":
+        if self._raw:
             return found
         ranks = torch.tensor([len(one) if one.dim() == 2 else -1 for one in every], dtype=torch.long)
         flat = torch.cat([self.counts[:0], *(packed(one) for one in every if one.dim() == 2)])
@@ -270,14 +280,17 @@ class ClassSums:
         found = {name: state[name] for name in self.names if name in state}
         expected = {"counts": self.counts, "sums": self.sums}
         whole = len(self._scatters)
-        if self.scatter == "per-class" and not {"ranks", "factors"}.isdisjoint(state):
-            expected["ranks"] = torch.zeros(len(self.counts), dtype=torch.long)
+        if not {"ranks", "factors"}.isdisjoint(state):
+            expected["ranks"] = torch.zeros(whole, dtype=torch.long)
             counted = {name: found[name] for name in expected if name in found}
             if wrong := misfit(expected, counted):
                 return wrong
             ranks = found["ranks"]
             full = found["counts"].sub(1).clamp(min=0)
-            if not ((ranks == -1) | ((ranks == full) & (ranks < self.width))).all():
+            possible = (ranks == full) & (ranks < self.width)
+            if self.scatter == "pooled":  # more than `full` once a class was removed, whose share stays
+                possible = (ranks >= full.sum()) & (ranks <= self.most)
+            if not ((ranks == -1) | possible).all():
                 return "ranks"
             whole = int((ranks < 0).sum())
             numbers = sum(_size(rank, self.width) for rank in ranks.tolist() if rank > 0)
@@ -292,12 +305,60 @@ class ClassSums:
     # ---- scatters -----------------------------------------------------------------------------------------
 
     @property
+    def most(self) -> int:
+        """Number of rows up to which a pooled scatter is a factor."""
+        return self.width // FEWER
+
+    @property
+    def _raw(self) -> bool:
+        """Whether there is one S for all."""
+        return self.scatter == "pooled" and self._scatters[0].dim() == 1
+
+    @property
     def _triangle(self) -> int:
         return _size(self.width, self.width)
 
     def _replace(self, counts: Tensor, sums: Tensor, scatters: list[Tensor]) -> None:
         self.counts, self.sums, self._scatters = counts, sums, scatters
         self._within, self._gone = None, {}
+
+    def _pooled(self, z: Tensor, rows: Tensor, sign: int, counts: Tensor, sums: Tensor) -> Tensor:
+        """Return the pooled scatter with these vectors; `counts` and `sums` are those with them."""
+        old, known = self._scatters[0], sorted(set(rows.tolist()))
+        if old.dim() == 1:
+            return old + sign * packed(half_gram(z))
+        if sign > 0 and len(old) + len(z) - int((self.counts[known] == 0).sum()) > self.most:
+            return self._moments(z)
+        before = (self.counts, self.sums) if sign > 0 else (counts, sums)
+        more = [steps(before[0][row], before[1][row], z[rows == row]) for row in known]
+        changed = torch.cat([z[:0], *more])
+        if sign > 0:
+            return trapezoid(torch.cat([old, changed]))
+        size = float(old.square().sum() + z.square().sum() + sums.square().sum(1) @ (1 / counts.clamp(min=1)))
+        return trapezoid(lowered(old, changed, len(old) - len(changed), size)) if len(changed) else old
+
+    def _united(self, other: ClassSums, rows: Sequence[int]) -> Tensor:
+        """Return the pooled scatter with that of `other`, see `merge`."""
+        if not self._raw and not other._raw:
+            number, total = self.counts.clone(), self.sums.clone()
+            between = [self.sums[:0]]
+            for its, row in enumerate(rows):
+                n, m = number[row].clone(), other.counts[its]
+                if n and m:
+                    apart = total[row] / n - other.sums[its] / m
+                    between.append(((n * m / (n + m)).sqrt() * apart)[None])
+                number[row] += m
+                total[row] += other.sums[its]
+            more = torch.cat([self._scatters[0], other._scatters[0], *between])
+            if len(more) <= self.most:
+                return trapezoid(more)
+        return self._moments() + other._moments()
+
+    def _moments(self, *more: Tensor) -> Tensor:
+        """Return the packed triangle of a pooled S, with more vectors."""
+        if self._raw:
+            return self._scatters[0]
+        return packed(half_gram(torch.cat([self._scatters[0], self._scaled(), *more])))
 
     def _counted(self, z: Tensor, rows: Tensor, sign: int) -> tuple[Tensor, Tensor]:
         """Return the counts and sums with these vectors added or removed."""

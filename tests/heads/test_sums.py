@@ -342,7 +342,154 @@ def test_tensors_that_do_not_belong_together_are_refused(name, change):
     assert sums.misfit(state) == name
 
 
-def test_pooled_sums_have_no_factors():
+# ---- one scatter for all ------------------------------------------------------------------------------
+
+WIDE = 40  # a factor of up to ten rows
+
+
+def wide(seed: int = 0, n: int = N) -> Tensor:
+    return torch.randn(n, WIDE, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 3
+
+
+def pooled(*parts: tuple[Tensor, Tensor], classes: int = CLASSES) -> ClassSums:
+    sums = ClassSums(WIDE, "pooled")
+    sums.grow(classes)
+    for z, which in parts:
+        sums.add(z, which)
+    return sums
+
+
+def reloaded(sums: ClassSums) -> ClassSums:
+    other = ClassSums(WIDE, "pooled")
+    other.grow(len(sums.counts))
+    state = {name: tensor.clone() for name, tensor in sums.state().items()}
+    assert other.misfit(state) == ""
+    other.load(state)
+    for name, tensor in sums.state().items():
+        assert torch.equal(tensor, other.state()[name]), name
+    return other
+
+
+def same_pooled(sums: ClassSums, z: Tensor, which: Tensor) -> None:
+    size = max(float(z.square().sum()), 1.0)
+    expected = torch.zeros(WIDE, WIDE).double()
+    for k in sorted(set(which.tolist())):
+        apart = z[which == k] - z[which == k].mean(0)
+        expected += apart.T @ apart
+    close(sums.within(), expected, size)
+    close(sums.moments(), z.T @ z, size)
+    assert sums.size() == pytest.approx(float(z.square().sum()), rel=1e-9, abs=1e-9)
+    assert sums.sound(size)
+
+
+def test_few_sentences_of_all_labels_are_a_factor():
+    z, which = wide(), rows()
+    sums = pooled()
+    assert sums.state()["factors"].numel() == 0, "nothing is stored for nothing"
+    for number, (v, k) in enumerate(zip(z, which, strict=True), 1):
+        sums.add(v[None], k[None])
+        rank = number - len(set(which[:number].tolist()))
+        assert ("ranks" in sums.state()) == (rank <= WIDE // 4)
+        same_pooled(reloaded(sums), z[:number], which[:number])
+
+
+@given(order=orders, cuts=cuts, gone=st.integers(0, N), saved=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_pooled_rows_in_any_order_and_removed_again(order, cuts, gone, saved):
+    z, which, sums = wide(), rows(), pooled()
+    for a, b in itertools.pairwise(sorted({0, *cuts, N})):
+        sums.add(z[order[a:b]], which[order[a:b]])
+        sums = reloaded(sums) if saved else sums
+    some = order[:gone]
+    left = sums.left_out(z[some], which[some])
+    sums.add(z[some], which[some], sign=-1)
+    for one in (sums, left):
+        same_pooled(one, z[order[gone:]], which[order[gone:]])
+
+
+@given(order=orders, n=st.integers(0, N), gone=st.integers(0, N))
+@settings(max_examples=60, deadline=None)
+def test_pooled_rows_of_a_small_state_are_removed(order, n, gone):
+    z, which, some = wide(), rows(), order[: min(n, 12)]
+    sums = pooled((z[some], which[some]))
+    less = some[:gone]
+    sums.add(z[less], which[less], sign=-1)
+    same_pooled(reloaded(sums), z[some[gone:]], which[some[gone:]])
+
+
+@given(order=orders, cut=st.integers(0, N), end=st.integers(0, N), fold=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_two_pooled_states_add_up(order, cut, end, fold):
+    """Factors and triangles in any pair; with `fold` two labels of the other state become one."""
+    z, which = wide(), rows()
+    left, right = order[:cut], order[cut : max(cut, end)]
+    sums, other = pooled((z[left], which[left])), pooled((z[right], which[right]))
+    places = [0, 1, 1] if fold else [0, 1, 2]
+    sums.merge(reloaded(other), places)
+    now = torch.cat([which[left], torch.tensor(places)[which[right]]])
+    same_pooled(reloaded(sums), torch.cat([z[left], z[right]]), now)
+
+
+@pytest.mark.parametrize("n", [6, N])
+def test_pooled_features_move_and_lead(n):
+    z, which, move = wide(n=n), rows(n), 0.1 * wide(5, WIDE)
+    sums = pooled((z, which))
+    sums.carry(move)
+    same_pooled(sums, z + z @ move, which)
+    lead = pooled((z, which)).leading(12)
+    part = z[:, :12]
+    assert torch.allclose(lead.moments(), part.T @ part)
+    lead.add(part, which)
+    assert torch.allclose(lead.moments(), 2 * part.T @ part)
+
+
+@pytest.mark.parametrize("n", [9, N])
+def test_a_removed_label_leaves_its_share_of_a_pooled_scatter(n):
+    z, which = wide(n=n), rows(n)
+    sums = pooled((z, which))
+    before, middle = sums.covariance(), sums.sums.clone()
+    sums.remove(1)
+    assert torch.allclose(sums.covariance(), before)
+    assert torch.equal(sums.sums, middle[[0, 2]])
+    again = ClassSums(WIDE, "pooled")
+    again.grow(2)
+    assert again.misfit(sums.state()) == ""
+    more = wide(7, 2)
+    sums.add(more, torch.tensor([0, 0]))
+    assert int(sums.counts.sum()) == int((which != 1).sum()) + 2
+
+
+def test_what_pooled_sums_have_not_learnt_cannot_be_removed():
+    sums = pooled((wide(n=8), rows(8)))
+    with pytest.raises(HoldfastError, match="not what was learnt"):
+        sums.add(wide(9, 1), torch.zeros(1, dtype=torch.long), sign=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("ranks", lambda t: t + 20),
+        ("ranks", lambda t: t * 0 - 2),
+        ("ranks", lambda t: t - 1),
+        ("ranks", lambda t: torch.cat([t, t])),
+        ("factors", lambda t: t[:-1]),
+        ("factors", lambda t: t * 0 + 0x7FF0),
+        ("triangles", lambda t: torch.zeros(1, t.shape[1]).double()),
+        ("factors", None),
+        ("ranks", None),
+    ],
+)
+def test_pooled_tensors_that_do_not_belong_together_are_refused(name, change):
+    sums = pooled((wide(n=8), rows(8)))
+    state = sums.state()
+    if change is None:
+        del state[name]
+    else:
+        state[name] = change(state[name])
+    assert sums.misfit(state) == name
+
+
+def test_pooled_sums_refuse_those_of_each_class():
     sums = ClassSums(WIDTH, "pooled")
     sums.grow(CLASSES)
     sums.add(vectors(), rows())
