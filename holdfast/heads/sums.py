@@ -24,7 +24,7 @@ from torch import Tensor
 
 from holdfast.errors import HoldfastError
 from holdfast.maths.params import Params, misfit
-from holdfast.maths.products import gram, half_gram, mirrored
+from holdfast.maths.products import cholesky, gram, half_gram, mirrored
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)  # shares of the mean diagonal
 FEWER = 4  # with more rows than a quarter of d, updating a pooled factor takes longer than updating S
@@ -502,9 +502,8 @@ def factored(matrix: Tensor) -> Tensor:
     scale = matrix.diagonal().mean()
     for jitter in JITTERS:
         some = matrix + jitter * scale * torch.eye(len(matrix)).to(matrix) if jitter else matrix
-        found = torch.linalg.cholesky_ex(some)
-        factor: Tensor = found.L
-        if not found.info and torch.isfinite(factor.diagonal()).all():
+        factor = cholesky(some)
+        if factor is not None and torch.isfinite(factor.diagonal()).all():
             return factor
     raise HoldfastError(NO_SQUARES)
 
@@ -512,7 +511,7 @@ def factored(matrix: Tensor) -> Tensor:
 def _is_sum_of_squares(matrix: Tensor, size: float) -> bool:
     """Return whether no eigenvalue is clearly negative; `size` is the scale of rounding errors."""
     slack = FOREIGN**2 * size * torch.eye(len(matrix)).to(matrix)
-    return not size or not torch.linalg.cholesky_ex(matrix + slack).info
+    return not size or cholesky(matrix + slack) is not None
 
 
 def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:

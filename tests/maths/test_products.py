@@ -1,8 +1,9 @@
 """Products of which one half is computed."""
 
+import pytest
 import torch
 
-from holdfast.maths.products import BLOCK, gram, half_gram, mirrored
+from holdfast.maths.products import BLOCK, cholesky, gram, half_gram, mirrored
 
 
 def test_the_product_by_hand():
@@ -28,3 +29,17 @@ def test_a_half_is_mirrored_across_blocks():
     assert torch.equal(half_gram(z), half_gram(z).triu())
     assert torch.equal(mirrored(whole.triu()), whole.triu() + whole.triu(1).T)
     assert torch.allclose(gram(z), whole)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_a_factor_by_hand_and_by_torch(precision):
+    """[[4, 2], [2, 5]] = LLᵀ with L = [[2, 0], [1, 2]]."""
+    two = torch.tensor([[4.0, 2], [2, 5]], dtype=precision)
+    assert cholesky(two).tolist() == [[2, 0], [1, 2]]
+    assert two.tolist() == [[4, 2], [2, 5]], "unchanged"
+    z = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)).to(precision)
+    a = z.T @ z
+    assert cholesky(a).dtype == precision
+    assert torch.allclose(cholesky(a), torch.linalg.cholesky(a), rtol=1e-4)
+    assert torch.allclose(cholesky(a[:5, :5]), torch.linalg.cholesky(a[:5, :5]), rtol=1e-4)
+    assert cholesky(a - 10 * a.trace() * torch.eye(7, dtype=precision)) is None
