@@ -1,6 +1,7 @@
 """Measure the stability-plasticity frontier of `mas` and `la`: what each keeps at equal plasticity.
 
-Pairs of tasks in the printed setting (a preallocated head, all logits). The old task is trained once, then
+Pairs of tasks in the printed setting (a preallocated head, all logits), or with --ours in Holdfast's own
+conventions (a growing head, labels seen so far; give it another --out). The old task is trained once, then
 the new one at every λ of a geometric path, from the same weights and with the same batches:
 
 mas              plain importance
@@ -56,10 +57,10 @@ PAIRS = (
 
 
 def settings_of(stream: str, chosen: argparse.Namespace) -> Settings:
-    """Return the printed setting with one learning rate."""
+    """Return the setting with one learning rate."""
     changes: dict[str, Any] = {"rates": (chosen.lr,), "sgd_rates": (chosen.lr,)}
     changes |= {"optimizer": chosen.optimizer}
-    if stream != "annomi":  # where all labels come with the first task
+    if stream != "annomi" and not chosen.ours:  # on annomi all labels come with the first task
         changes |= {"head": "preallocated", "logits": "all"}
     if chosen.epochs:
         changes |= {"epochs": chosen.epochs}
@@ -335,6 +336,7 @@ def main() -> None:
     arguments.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     arguments.add_argument("--penalty", choices=("loss", "proximal"), default="loss")
     arguments.add_argument("--epochs", type=int, help="default: the preset's")
+    arguments.add_argument("--ours", action="store_true", help="not in the printed setting")
     arguments.add_argument("--model", default="minilm")
     arguments.add_argument("--out", type=Path, default=Path("results/frontier"))
     arguments.add_argument("--report", action="store_true", help="only compare the records that exist")
