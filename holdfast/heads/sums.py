@@ -332,10 +332,12 @@ class ClassSums:
         before = (self.counts, self.sums) if sign > 0 else (counts, sums)
         more = [steps(before[0][row], before[1][row], z[rows == row]) for row in known]
         changed = torch.cat([z[:0], *more])
+        if not len(changed):
+            return old
         if sign > 0:
             return trapezoid(torch.cat([old, changed]))
         size = float(old.square().sum() + z.square().sum() + sums.square().sum(1) @ (1 / counts.clamp(min=1)))
-        return trapezoid(lowered(old, changed, len(old) - len(changed), size)) if len(changed) else old
+        return trapezoid(lowered(old, changed, len(old) - len(changed), size))
 
     def _united(self, other: ClassSums, rows: Sequence[int]) -> Tensor:
         """Return the pooled scatter with that of `other`, see `merge`."""

@@ -459,6 +459,14 @@ def test_a_removed_label_leaves_its_share_of_a_pooled_scatter(n):
     assert int(sums.counts.sum()) == int((which != 1).sum()) + 2
 
 
+def test_nothing_added_changes_no_bit_of_a_pooled_factor():
+    sums = pooled((wide(n=8), rows(8)))
+    before = sums.state()
+    sums.add(wide(n=0), rows(0))
+    sums.add(wide(n=0), rows(0), sign=-1)
+    assert all(torch.equal(before[name], tensor) for name, tensor in sums.state().items())
+
+
 def test_what_pooled_sums_have_not_learnt_cannot_be_removed():
     sums = pooled((wide(n=8), rows(8)))
     with pytest.raises(HoldfastError, match="not what was learnt"):
