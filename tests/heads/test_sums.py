@@ -394,7 +394,7 @@ def test_few_sentences_of_all_labels_are_a_factor():
 
 
 @given(order=orders, cuts=cuts, gone=st.integers(0, N), saved=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_pooled_rows_in_any_order_and_removed_again(order, cuts, gone, saved):
     z, which, sums = wide(), rows(), pooled()
     for a, b in itertools.pairwise(sorted({0, *cuts, N})):
@@ -408,7 +408,7 @@ def test_pooled_rows_in_any_order_and_removed_again(order, cuts, gone, saved):
 
 
 @given(order=orders, n=st.integers(0, N), gone=st.integers(0, N))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_pooled_rows_of_a_small_state_are_removed(order, n, gone):
     z, which, some = wide(), rows(), order[: min(n, 12)]
     sums = pooled((z[some], which[some]))
@@ -418,7 +418,7 @@ def test_pooled_rows_of_a_small_state_are_removed(order, n, gone):
 
 
 @given(order=orders, cut=st.integers(0, N), end=st.integers(0, N), fold=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_two_pooled_states_add_up(order, cut, end, fold):
     """Factors and triangles in any pair; with `fold` two labels of the other state become one."""
     z, which = wide(), rows()

@@ -168,6 +168,7 @@ def test_a_worker_ends_when_its_supervisor_is_gone(made: Path, monkeypatch: pyte
     assert raised == [signal.SIGTERM]
 
 
+@pytest.mark.slow
 def test_another_process_finds_out_what_is_wrong(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "load", None)  # not in this one
     check_loads(mine, None)
