@@ -16,9 +16,7 @@ from torch import Tensor
 
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99)  # shares of known sentences
 WARMTHS = tuple(j / 16 * math.log(10) for j in range(-48, 49))
-STRIDE = (
-    8  # the likelihood has one maximum: first every eighth temperature is tried, then those around the best
-)
+STRIDE = 8  # every eighth temperature is tried first, since the likelihood has a single maximum
 PARTS = 16  # maximum number of parts
 GOLDEN = (math.sqrt(5) - 1) / 2  # multiples modulo 1 are spread evenly, also over a few sentences
 MEASURES = 1 + 2 * len(LEVELS)

@@ -46,6 +46,7 @@ LAST = 1.5  # weight of the last layer while no label has two sentences
 PRIOR = 0.1  # share of the trace of the covariance of the means that regularises it then
 PROBES = 64  # random vectors that estimate a trace
 LEFT = 0.2  # least 1 - (1-e) T/f, which nears 0 where the shrinkage is weak for so few sentences
+# What `load_statistics` keeps of the statistics that it leaves, with all that was solved from them.
 SOLVED = (
     "past",
     "chosen",

@@ -27,6 +27,7 @@ def kept(mine: Path) -> Path:
     return mine
 
 
+@pytest.mark.slow
 def test_predict_answers_from_it_without_torch(kept: Path, made: Path, tmp_path: Path) -> None:
     questions = table(tmp_path / "questions.csv", [(text, "?") for text, _ in rows_of(0, "test")])
     program = (

@@ -17,6 +17,7 @@ from helpers.learners import STREAM, TEXTS, create, taught
 from holdfast.errors import HoldfastError
 from holdfast.heads.sums import factored
 from holdfast.learning.learner import Learner
+from holdfast.maths.products import cholesky
 from holdfast.storage.generations import Store
 
 METHODS = ["slda", "rda", "klda", "ranpac", "la", "adabop"]
@@ -37,14 +38,14 @@ def tried(changes: list[damage.Change], root: Path) -> int:
     return refused
 
 
-@pytest.mark.parametrize("number", [4, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [10, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_changed_tensor(method: str, number: int, one_layer: str, tmp_path: Path) -> None:
     taught(one_layer, method, tasks=1).save(tmp_path)
     assert tried(damage.some(damage.in_tensors(Store(tmp_path).load()), number), tmp_path)
 
 
-@pytest.mark.parametrize("number", [10, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [30, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["slda", "la"])
 def test_a_changed_value(method: str, number: int, one_layer: str, tmp_path: Path) -> None:
     taught(one_layer, method, tasks=1).save(tmp_path)
@@ -142,7 +143,7 @@ def test_a_nearly_singular_matrix_is_regularised() -> None:
     assert torch.isfinite(factor).all()
     torch.testing.assert_close(factor @ factor.T, flat, rtol=1e-3, atol=1e-3)
     sound = torch.eye(6, dtype=torch.float64) + flat
-    assert torch.allclose(factored(sound), torch.linalg.cholesky(sound), rtol=1e-12)
+    assert torch.equal(factored(sound), cholesky(sound))
     with pytest.raises(HoldfastError, match="no sums of squares"):
         factored(-sound)
 

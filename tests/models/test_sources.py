@@ -115,6 +115,7 @@ def test_the_remains_of_a_killed_download_are_removed(monkeypatch: pytest.Monkey
     assert leftovers(cache) == [home]
 
 
+@pytest.mark.slow
 def test_a_model_outlives_its_files(one_layer: str, tmp_path: Path) -> None:
     """Mapped weights change with their file; reading them kills the process if the file is cut short."""
     shutil.copytree(one_layer, tmp_path / "model")
